@@ -1,0 +1,1 @@
+"""One thread that owns the context: plans what to reuse, reads the rest, decodes all replies together."""

@@ -1,0 +1,253 @@
+"""The engine as everybody else sees it: submit a request from any thread, get its events."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from onceread.engine.config import EngineConfig, EngineState, EngineStats, context_params
+from onceread.engine.errors import (
+    ContextLengthExceeded,
+    EngineFailed,
+    InvalidRequest,
+    QueueFull,
+    ShuttingDown,
+)
+from onceread.engine.reply import Job, Reply
+from onceread.engine.request import Request, RequestHandle
+from onceread.engine.scheduler import Scheduler
+from onceread.native.batch import Batch
+from onceread.native.context import Context
+from onceread.native.errors import NativeError, SamplerInvalid
+from onceread.native.model import Model
+from onceread.native.samplers import Sampler
+
+logger = logging.getLogger(__name__)
+
+_MAX_FAILURES = 3  # decodes that fail in a row before the engine gives up
+_MAX_N = 128
+
+
+class Engine:
+    """Owns one context and the thread that alone may touch it.
+
+    ``start()`` makes the context; ``close()`` must be called before the model is closed.
+    """
+
+    def __init__(self, model: Model, config: EngineConfig | None = None) -> None:
+        self.model = model
+        self.config = config or EngineConfig()
+        self.params = context_params(model, self.config)  # fails here, on the caller's thread, if it can't fit
+        self.state: EngineState = "loading"
+        self.failure: str | None = None
+        self.n_ctx = self.params.n_ctx
+        self.limit = min(self.n_ctx, model.n_ctx_train or self.n_ctx)
+        self._inbox: deque[Job] = deque()
+        self._wake = threading.Condition()
+        self._waiting = 0  # submitted and not yet begun, for the queue limit
+        self._order = 0
+        self._started = time.monotonic()
+        self._closing = False
+        self._deadline = float("inf")
+        self._ready = threading.Event()
+        self._start_error: BaseException | None = None
+        self._stats = EngineStats()
+        self._thread = threading.Thread(target=self._run, name="onceread-engine", daemon=True)
+
+    # -- any thread --------------------------------------------------------
+
+    def start(self) -> Engine:
+        """Make the context and begin. Raises what making the context raised."""
+        self._thread.start()
+        self._ready.wait()
+        if self._start_error is not None:
+            self._thread.join()
+            raise self._start_error
+        return self
+
+    def submit(self, request: Request, notify: Callable[[], None] | None = None) -> RequestHandle:
+        """Queue a request. ``notify`` is called on the engine's thread whenever an event can be taken.
+
+        Raises ContextLengthExceeded, QueueFull, InvalidRequest, ShuttingDown, EngineFailed at once.
+        """
+        self._refuse_if_down()
+        self._validate(request)
+        handle = RequestHandle(request, notify)
+        handle.bind(self._wake_up)
+        job = Job(handle, 0)
+        job.prompt_tokens = len(request.prompt)
+        # Samplers are made here, for a large grammar or DRY's table takes a while and must not hold up a decode.
+        self._add_replies(job)
+        with self._wake:
+            try:
+                self._refuse_if_down()
+                waiting = self._waiting + len(self._inbox)
+                if waiting >= self.config.queue_limit:
+                    raise QueueFull(waiting, self._retry_after(waiting))
+            except BaseException:
+                for reply in job.replies:
+                    reply.end()
+                raise
+            self._order += 1
+            job.order = self._order
+            self._inbox.append(job)
+            self._wake.notify()
+        return handle
+
+    def stats(self) -> EngineStats:
+        """A consistent picture, at most one turn old."""
+        stats = self._stats
+        return replace(stats, waiting=stats.waiting + len(self._inbox))
+
+    def close(self, grace: float = 5.0) -> None:
+        """Take no more requests, give the open ones ``grace`` seconds, then end them with ShuttingDown."""
+        with self._wake:
+            if not self._closing:
+                self._closing = True
+                self._deadline = time.monotonic() + grace
+            else:
+                self._deadline = min(self._deadline, time.monotonic() + grace)
+            self._wake.notify()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def __enter__(self) -> Engine:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wake_up(self) -> None:
+        with self._wake:
+            self._wake.notify()
+
+    def _refuse_if_down(self) -> None:
+        if self._closing:
+            raise ShuttingDown("the server is shutting down")
+        if self.state == "failed":
+            raise EngineFailed(f"the engine has stopped: {self.failure}")
+
+    def _validate(self, request: Request) -> None:
+        n = len(request.prompt)
+        if n == 0:
+            raise InvalidRequest("the prompt is empty", "prompt")
+        size = self.model.vocab.size
+        if min(request.prompt) < 0 or max(request.prompt) >= size:
+            raise InvalidRequest(f"the prompt holds a token id outside [0, {size})", "prompt")
+        if not 1 <= request.n <= _MAX_N:
+            raise InvalidRequest(f"n must be between 1 and {_MAX_N}", "n")
+        if request.max_tokens is not None and request.max_tokens < 0:
+            raise InvalidRequest("max_tokens must not be negative", "max_tokens")
+        if n >= self.limit:
+            raise ContextLengthExceeded(n, self.limit)
+
+    def _add_replies(self, job: Job) -> None:
+        request = job.request
+        try:
+            for index in range(request.n):
+                sampling = request.sampling
+                if sampling.seed is not None:
+                    sampling = replace(sampling, seed=(sampling.seed + index) & 0xFFFFFFFF)
+                sampler = Sampler(self.model.vocab, sampling, n_ctx=self.n_ctx, ignore_eos=request.ignore_eos)
+                job.replies.append(Reply(job, index, sampler, self.model.vocab))
+        except SamplerInvalid as error:
+            for reply in job.replies:
+                reply.end()
+            raise InvalidRequest(str(error), "grammar" if request.sampling.grammar else "logit_bias") from error
+
+    def _retry_after(self, waiting: int) -> int:
+        stats = self._stats
+        done = max(1, stats.requests_total - stats.running - stats.waiting)
+        each = (time.monotonic() - self._started) / done
+        return int(min(60, max(1, each * waiting / 2)))
+
+    # -- the engine's thread -----------------------------------------------
+
+    def _run(self) -> None:
+        context: Context | None = None
+        try:
+            context = Context(self.model, self.params)
+            self.n_ctx = context.n_ctx
+            self.limit = min(self.n_ctx, self.model.n_ctx_train or self.n_ctx)
+            self._warm_up(context)
+            scheduler = Scheduler(context, self.config, self.limit)
+        except BaseException as error:  # start() raises it on its caller's thread
+            if context is not None:
+                context.close()
+            self._start_error = error
+            self.state = "failed"
+            self.failure = str(error)
+            self._ready.set()
+            return
+        self.state = "ok"
+        self._publish(scheduler)
+        self._ready.set()
+        try:
+            self._loop(scheduler)
+        except BaseException as error:  # our own bug: say so to everyone who waits, and to /health
+            logger.exception("the engine stopped")
+            self.failure = f"{type(error).__name__}: {error}"
+            self.state = "failed"
+            self._take_inbox(scheduler)
+            scheduler.fail_all(EngineFailed(f"the engine has stopped: {self.failure}"))
+        finally:
+            self._refuse_rest()
+            self._publish(scheduler)
+            scheduler.close()
+            context.close()
+
+    def _warm_up(self, context: Context) -> None:
+        # The first decode touches every page of the weights: better now than in the first reply.
+        batch = Batch(4)
+        vocab = self.model.vocab
+        token = max(vocab.bos, vocab.eos, 0)
+        try:
+            batch.add([token, token], 0, 0, logits_last=True)
+            context.decode(batch)
+            context.clear()
+        finally:
+            batch.close()
+
+    def _loop(self, scheduler: Scheduler) -> None:
+        failures = 0
+        while True:
+            with self._wake:
+                while scheduler.idle and not self._inbox and not self._closing:
+                    self._wake.wait()
+            self._take_inbox(scheduler)
+            if self._closing and (scheduler.idle or time.monotonic() >= self._deadline):
+                scheduler.end_all(ShuttingDown("the server is shutting down; this request was not finished"))
+                return
+            try:
+                scheduler.turn()
+                failures = 0
+            except NativeError as error:
+                failures += 1
+                logger.error("llama.cpp failed, the context is emptied: %s", error)
+                scheduler.fail_all(EngineFailed(str(error)))
+                if failures >= _MAX_FAILURES:
+                    raise
+            self._publish(scheduler)
+
+    def _take_inbox(self, scheduler: Scheduler) -> None:
+        while self._inbox:
+            with self._wake:
+                job = self._inbox.popleft()
+                scheduler.enqueue(job)
+
+    def _refuse_rest(self) -> None:
+        with self._wake:
+            self._closing = True
+            while self._inbox:
+                job = self._inbox.popleft()
+                for reply in job.replies:
+                    reply.end()
+                job.close(ShuttingDown("the server is shutting down"))
+
+    def _publish(self, scheduler: Scheduler) -> None:
+        self._stats = scheduler.stats()
+        self._waiting = self._stats.waiting

@@ -1,0 +1,48 @@
+"""What can go wrong for one request, by name. The faces turn each into their API's own error shape."""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of all that the engine refuses or fails with."""
+
+
+class ContextLengthExceeded(EngineError):
+    """The prompt leaves no room for a single token of reply."""
+
+    def __init__(self, n_prompt: int, limit: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {limit} tokens, and the prompt has {n_prompt}; "
+            f"it must leave room for at least one token of reply."
+        )
+        self.n_prompt = n_prompt
+        self.limit = limit
+
+
+class QueueFull(EngineError):
+    """More requests wait than ``--queue-limit`` allows. Try again after ``retry_after`` seconds."""
+
+    def __init__(self, waiting: int, retry_after: int) -> None:
+        super().__init__(f"{waiting} requests are already waiting; try again in {retry_after} s.")
+        self.waiting = waiting
+        self.retry_after = retry_after
+
+
+class Cancelled(EngineError):
+    """The client went away."""
+
+
+class ShuttingDown(EngineError):
+    """The server is going down; what was not finished within the grace period ends here."""
+
+
+class InvalidRequest(EngineError):
+    """The engine can't run this request as it stands. ``param`` names what is wrong."""
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class EngineFailed(EngineError):
+    """llama.cpp failed under this request; the message says how."""

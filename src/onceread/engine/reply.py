@@ -1,0 +1,199 @@
+"""One reply being written, and the request it belongs to, as the engine's thread sees them."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+import numpy as np
+
+from onceread.engine.request import (
+    CachedBySource,
+    DoneEvent,
+    FinishEvent,
+    FinishReason,
+    Request,
+    RequestHandle,
+    TextEvent,
+    TokenLogprob,
+    Usage,
+)
+from onceread.engine.sequence import Sequence, Tokens, as_tokens
+from onceread.engine.textstream import TextStream
+from onceread.native.context import Context
+from onceread.native.samplers import GrammarDeadEnd, Sampler
+from onceread.native.vocabulary import Vocabulary
+
+
+class Phase(Enum):
+    WAITING = auto()  # in the queue
+    READING = auto()  # its prompt is being evaluated
+    WRITING = auto()  # decoding
+    ASIDE = auto()  # its state lies in RAM until there is room
+    DONE = auto()
+
+
+@dataclass(slots=True)
+class Job:
+    """A request on the engine's side: its replies and the numbers that happened."""
+
+    handle: RequestHandle
+    order: int  # counts requests; the lower, the older
+    replies: list[Reply] = field(default_factory=list)
+    prompt_tokens: int = 0
+    evaluated: int = 0
+    completion_tokens: int = 0
+    first_slice: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    admitted: float = 0.0
+    finished: bool = False
+
+    @property
+    def request(self) -> Request:
+        return self.handle.request
+
+    @property
+    def open_replies(self) -> list[Reply]:
+        return [r for r in self.replies if r.phase is not Phase.DONE]
+
+    def usage(self) -> Usage:
+        # With n > 1 a reply that came too late for the fork evaluates the last prompt token again, which
+        # must not make "cached" negative on a prompt that was new.
+        evaluated = min(self.evaluated, self.prompt_tokens)
+        return Usage(
+            prompt_tokens=self.prompt_tokens,
+            evaluated_tokens=evaluated,
+            cached=CachedBySource(context=self.prompt_tokens - evaluated),
+            completion_tokens=self.completion_tokens,
+            queue_seconds=max(0.0, self.admitted - self.handle.created) if self.admitted else 0.0,
+            prompt_seconds=max(0.0, self.first_token - self.first_slice) if self.first_token else 0.0,
+            decode_seconds=max(0.0, self.last_token - self.first_token) if self.first_token else 0.0,
+        )
+
+    def close(self, error: Exception | None) -> None:
+        """Send the last event. Called once."""
+        assert not self.finished
+        self.finished = True
+        self.handle.push(DoneEvent(self.usage(), error))
+
+
+class Reply:
+    """The state of one reply: its sequence, its sampler, the text shown so far."""
+
+    def __init__(self, job: Job, index: int, sampler: Sampler, vocab: Vocabulary) -> None:
+        self.job = job
+        self.index = index
+        self.phase = Phase.WAITING
+        self.sequence: Sequence | None = None
+        self.prompt: Tokens = as_tokens(job.request.prompt)  # replaced by the aligned one when planned
+        self.pending = -1  # sampled, not yet evaluated
+        self.sampled = 0
+        self.budget = 0  # tokens it may sample, set when its prompt's length is known
+        self.aside: bytes | None = None  # the state of a reply set aside, and what it is the state of
+        self.aside_tokens: Tokens | None = None
+        self.aside_phase = Phase.READING
+        self.forkable = True  # when its prompt is read, other replies of the request may branch from it
+        self._sampler = sampler
+        self._vocab = vocab
+        self._stream = TextStream(job.request.stop)
+        self._held_logprobs: list[tuple[int, TokenLogprob]] = []  # (character where it ends, entry)
+
+    @property
+    def unread(self) -> int:
+        """Prompt tokens still to be evaluated."""
+        assert self.sequence is not None
+        return max(0, len(self.prompt) - len(self.sequence))
+
+    def read_again(self, tokens: Tokens) -> None:
+        """Its state is lost: evaluate what it had, ``tokens``, and go on from there.
+
+        A reply that was being written still has its pending token, so that nothing is sampled twice: the
+        lost tokens become its prompt, with the pending one as their last.
+        """
+        if self.phase is Phase.WRITING:
+            self.forkable = False
+            self.prompt = np.append(tokens, np.int32(self.pending))
+        self.phase = Phase.READING
+
+    def start_sampling(self) -> None:
+        """The prompt's length is final: show the penalties its end."""
+        look_back = self._sampler.look_back
+        if look_back:
+            self._sampler.accept_prompt(self.prompt[-look_back:].tolist())
+
+    def sample(self, context: Context, index: int) -> bool:
+        """Take the next token by the logits at a batch index and show its text. False if the reply ends here."""
+        job = self.job
+        request = job.request
+        try:
+            token = self._sampler.sample(context, index)
+        except GrammarDeadEnd:
+            self._finish("length")
+            return False
+        now = time.monotonic()
+        if not job.first_token:
+            job.first_token = now
+        job.last_token = now
+        if self._vocab.is_eog(token):
+            self._finish("stop")
+            return False
+        self.sampled += 1
+        job.completion_tokens += 1
+        piece = self._vocab.pieces[token]
+        shown = self._stream.push(piece)
+        entries: tuple[TokenLogprob, ...] = ()
+        if request.logprobs is not None:
+            entry = self._logprob(context, index, token, request.logprobs)
+            self._held_logprobs.append((self._stream.decoded, entry))
+            entries = self._due_logprobs()
+        if shown.text or entries:
+            job.handle.push(TextEvent(self.index, shown.text, self.sampled, entries))
+        if shown.stop is not None:
+            self._held_logprobs.clear()
+            self._finish("stop", shown.stop)
+            return False
+        self.pending = token
+        if self.sampled >= self.budget:
+            self._finish("length")
+            return False
+        return True
+
+    def _finish(self, reason: FinishReason, stop: str | None = None) -> None:
+        if stop is None:
+            rest = self._stream.finish()
+            entries = tuple(e for _, e in self._held_logprobs)
+            if rest or entries:
+                self.job.handle.push(TextEvent(self.index, rest, self.sampled, entries))
+        self.job.handle.push(FinishEvent(self.index, reason, stop))
+        self.end()
+
+    def finish_unsampled(self) -> None:
+        """A request for no tokens at all: its prompt is read, and that was it."""
+        self._finish("length")
+
+    def end(self) -> None:
+        """No more tokens, for whatever reason. Frees the sampler; the sequence is the scheduler's to keep."""
+        self.phase = Phase.DONE
+        self.aside = None
+        self._sampler.close()
+
+    def _due_logprobs(self) -> tuple[TokenLogprob, ...]:
+        due = [e for end, e in self._held_logprobs if end <= self._stream.shown]
+        del self._held_logprobs[: len(due)]
+        return tuple(due)
+
+    def _logprob(self, context: Context, index: int, token: int, n_top: int) -> TokenLogprob:
+        logits = context.logits(index).astype(np.float64)
+        peak = float(logits.max())
+        log_sum = peak + math.log(float(np.exp(logits - peak).sum()))
+        pieces = self._vocab.pieces
+        top: list[tuple[int, bytes, float]] = []
+        if n_top:
+            n = min(n_top, len(logits))
+            best = np.argpartition(logits, -n)[-n:]
+            best = best[np.argsort(-logits[best], kind="stable")]
+            top = [(int(t), pieces[t], float(logits[t] - log_sum)) for t in best]
+        return TokenLogprob(token, pieces[token], float(logits[token] - log_sum), tuple(top))

@@ -1,0 +1,446 @@
+"""The turns of the loop: who is let in, what goes into the next batch, who must step aside.
+
+Runs on the engine's thread alone. One turn is one llama_decode: a token for each reply that is being
+written, and as much of the prompts being read as the slice allows.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass
+
+from onceread.engine.alignment import Aligner
+from onceread.engine.config import EngineConfig, EngineStats
+from onceread.engine.errors import Cancelled
+from onceread.engine.planner import Plan, Planner
+from onceread.engine.pool import SequencePool
+from onceread.engine.reply import Job, Phase, Reply
+from onceread.engine.sequence import Sequence
+from onceread.native.batch import Batch
+from onceread.native.context import Context
+from onceread.native.errors import StateImportFailed
+from onceread.native.model import MemoryKind
+
+logger = logging.getLogger(__name__)
+
+# A reply set aside comes back when it could go on for this many tokens, so that two do not swap at every step.
+_RESUME_MARGIN = 64
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A reply's part of the batch: ``n`` tokens, its logits at ``index`` if it wants them."""
+
+    reply: Reply
+    n: int
+    index: int
+    samples: bool
+
+
+class Scheduler:
+    """Owns the queue, the running replies and the pool."""
+
+    def __init__(self, context: Context, config: EngineConfig, limit: int) -> None:
+        vocab = context.model.vocab
+        self._context = context
+        self._config = config
+        self._limit = limit
+        self.pool = SequencePool(context)
+        self._planner = Planner(self.pool, Aligner(vocab.pieces, vocab.control_mask), limit)
+        self._batch = Batch(context.n_batch)
+        self.waiting: deque[Reply] = deque()
+        self.active: list[Reply] = []  # reading or writing, oldest first
+        self.aside: list[Reply] = []  # oldest first
+        self._following: dict[Reply, tuple[Sequence, int]] = {}
+        self._clock = 0
+        self._prefill_rate = 0.0  # tokens a second, smoothed
+        # Totals since the start.
+        self.requests = self.cancelled = self.failed = 0
+        self.prompt_tokens = self.evaluated = self.cached = self.completion_tokens = 0
+        self.decode_calls = self.set_aside = 0
+
+    @property
+    def idle(self) -> bool:
+        return not (self.waiting or self.active or self.aside)
+
+    def enqueue(self, job: Job) -> None:
+        self.requests += 1
+        self.waiting.extend(job.replies)
+
+    def stats(self) -> EngineStats:
+        """How things stand, and the totals since the start."""
+        pool = self.pool
+        return EngineStats(
+            requests_total=self.requests,
+            requests_cancelled=self.cancelled,
+            requests_failed=self.failed,
+            prompt_tokens_total=self.prompt_tokens,
+            prompt_evaluated_total=self.evaluated,
+            cached_context_total=self.cached,
+            completion_tokens_total=self.completion_tokens,
+            decode_calls_total=self.decode_calls,
+            set_aside_total=self.set_aside,
+            evictions_total=pool.evictions,
+            running=len(self.active),
+            waiting=len({r.job.order for r in self.waiting}),
+            set_aside=len(self.aside),
+            residents=len(pool.residents),
+            cells_used=pool.ledger.used,
+            cells_total=pool.ledger.size,
+            sequences_used=pool.n_sequences,
+            sequences_total=self._context.n_seq_max - 1,
+        )
+
+    def turn(self) -> None:
+        """One batch, and everything that must happen around it."""
+        self._sweep_cancelled()
+        self._bring_back()
+        self._admit()
+        if self._config.check:
+            self.pool.check()
+        entries = self._fill_batch()
+        if not entries:
+            return
+        started = time.perf_counter()
+        self._context.decode(self._batch)
+        self.decode_calls += 1
+        self._account(entries, time.perf_counter() - started)
+        for entry in entries:
+            if entry.samples:
+                self._after_logits(entry)
+
+    def fail_all(self, error: Exception) -> None:
+        """End every request with ``error``; the context is emptied, for its content is in doubt."""
+        for job in self._jobs():
+            for reply in job.open_replies:
+                reply.sequence = None
+                reply.end()
+            self._close(job, error)
+        self.waiting.clear()
+        self.active.clear()
+        self.aside.clear()
+        self._following.clear()
+        self.pool.reset()
+
+    def end_all(self, error: Exception) -> None:
+        """End every request with ``error``, keeping what was read."""
+        for job in self._jobs():
+            self._abandon(job, error)
+
+    def close(self) -> None:
+        self._batch.close()
+
+    # -- letting in --------------------------------------------------------
+
+    def _sweep_cancelled(self) -> None:
+        for job in self._jobs():
+            if job.handle.cancelled:
+                self._abandon(job, Cancelled("the client went away"))
+
+    def _admit(self) -> None:
+        skipped: list[Reply] = []
+        while self.waiting and len(self.active) < self._config.parallel and not self.aside:
+            reply = self.waiting.popleft()
+            if self._still_following(reply) or self._will_be_forked(reply):
+                skipped.append(reply)
+                continue
+            plan = self._plan(reply)
+            if plan.must_wait:
+                assert plan.source is not None
+                self._following[reply] = (plan.source, plan.kept)
+                skipped.append(reply)
+                continue
+            if not self._fits(plan):
+                self.waiting.appendleft(reply)
+                break
+            self._start(reply, plan)
+        self.waiting.extendleft(reversed(skipped))
+
+    def _still_following(self, reply: Reply) -> bool:
+        if reply not in self._following:
+            return False
+        sequence, needed = self._following[reply]
+        reading = any(r.sequence is sequence and r.phase is Phase.READING for r in self.active)
+        if reading and len(sequence) < needed:
+            return True
+        del self._following[reply]
+        return False
+
+    @staticmethod
+    def _will_be_forked(reply: Reply) -> bool:
+        """Is another reply of the same request reading their prompt just now?"""
+        return any(r.phase is Phase.READING and r.forkable for r in reply.job.replies)
+
+    def _plan(self, reply: Reply) -> Plan:
+        request = reply.job.request
+        promised = {
+            r.sequence.id: r.prompt for r in self.active if r.phase is Phase.READING and r.sequence is not None
+        }
+        return self._planner.plan(reply.prompt, request.namespace, request.alignable, promised)
+
+    def _fits(self, plan: Plan) -> bool:
+        """Is there room for the whole prompt, beside what others that read will still need?"""
+        needed = len(plan.prompt) - plan.kept + 1
+        promised = sum(r.unread for r in self.active if r.phase is Phase.READING)
+        room = self.pool.ledger.free
+        if needed + promised <= room:
+            return True
+        return needed + promised <= room + self.pool.evictable_cells(plan.source, plan.kept)
+
+    def _start(self, reply: Reply, plan: Plan) -> None:
+        job = reply.job
+        source = plan.source
+        self._clock += 1
+        if source is None:
+            sequence = self.pool.open(job.request.namespace, job.request.alignable)
+        else:
+            source.hits += 1
+            source.last_used = self._clock
+            whole = source in self.pool.residents and plan.kept == len(source)
+            sequence = self.pool.resume(source) if whole else self.pool.branch(source, plan.kept)
+            # A path counts as text only while all of it came from text.
+            sequence.alignable = source.alignable and job.request.alignable
+        reply.sequence = sequence
+        reply.prompt = plan.prompt
+        reply.phase = Phase.READING
+        self.active.append(reply)
+        self.active.sort(key=lambda r: (r.job.order, r.index))
+        if not job.admitted:
+            job.admitted = time.monotonic()
+            job.prompt_tokens = len(plan.prompt)
+        self._set_budget(reply)
+        reply.start_sampling()
+
+    def _set_budget(self, reply: Reply) -> None:
+        room = self._limit - len(reply.prompt)
+        wanted = reply.job.request.max_tokens
+        reply.budget = room if wanted is None else min(room, wanted)
+
+    # -- the batch ---------------------------------------------------------
+
+    def _fill_batch(self) -> list[_Entry]:
+        batch = self._batch
+        batch.clear()
+        writers = [r for r in self.active if r.phase is Phase.WRITING][: batch.capacity]
+        while not self.pool.make_room(len(writers), self._clock):
+            self._step_aside()
+            writers = [r for r in self.active if r.phase is Phase.WRITING][: batch.capacity]
+        entries = []
+        for reply in writers:
+            assert reply.sequence is not None
+            index = batch.add_one(reply.pending, len(reply.sequence), reply.sequence.id)
+            entries.append(_Entry(reply, 1, index, True))
+        readers = [r for r in self.active if r.phase is Phase.READING]
+        slices = self._slices(readers, beside=len(writers))
+        for reply, n in slices:
+            n = self._room_for(n, len(writers) + sum(e.n for e in entries[len(writers) :]))
+            if n > 0:
+                entries.append(self._read(reply, n))
+        if not entries and readers:
+            # Readers wait for room that only another reader could give.
+            self._step_aside()
+            return self._fill_batch()
+        return entries
+
+    def _room_for(self, n: int, taken: int) -> int:
+        """How many of ``n`` cells can be had beside ``taken`` ones that this batch uses already."""
+        self.pool.make_room(n + taken, self._clock)
+        return min(n, self.pool.ledger.free - taken)
+
+    def _slices(self, readers: list[Reply], beside: int) -> list[tuple[Reply, int]]:
+        """Who reads how many tokens in this turn.
+
+        The oldest gets at least half, so that it is never starved; of the other half those who would be
+        done with it go first, so that a short message does not wait behind a long document.
+        """
+        if not readers:
+            return []
+        room = self._batch.room
+        if beside and self._prefill_rate:
+            wanted = int(self._prefill_rate * self._config.slice_seconds)
+            room = min(room, max(self._config.min_slice, wanted))
+        elif beside:
+            room = min(room, 4 * self._config.min_slice)
+        oldest, others = readers[0], readers[1:]
+        slices = []
+        left = room
+        for reply in others:
+            if reply.unread <= left - room // 2 and reply.unread <= left - min(oldest.unread, room // 2):
+                slices.append((reply, reply.unread))
+                left -= reply.unread
+        n = min(oldest.unread, left)
+        slices.insert(0, (oldest, n))
+        left -= n
+        for reply in others:
+            if left > 0 and all(reply is not r for r, _ in slices):
+                n = min(reply.unread, left)
+                slices.append((reply, n))
+                left -= n
+        return slices
+
+    def _read(self, reply: Reply, n: int) -> _Entry:
+        sequence = reply.sequence
+        assert sequence is not None
+        if not reply.job.first_slice:
+            reply.job.first_slice = time.monotonic()
+        start = len(sequence)
+        complete = start + n == len(reply.prompt)
+        index = self._batch.add(reply.prompt[start : start + n], start, sequence.id, logits_last=complete)
+        return _Entry(reply, n, index, complete)
+
+    def _account(self, entries: list[_Entry], seconds: float) -> None:
+        ledger = self.pool.ledger
+        read = 0
+        for entry in entries:
+            reply, sequence = entry.reply, entry.reply.sequence
+            assert sequence is not None
+            start = len(sequence)
+            if reply.phase is Phase.WRITING:
+                sequence.append_one(reply.pending, ledger.take_one(reply.pending, start))
+            else:
+                tokens = reply.prompt[start : start + entry.n]
+                sequence.append(tokens, ledger.take(tokens, start))
+                reply.job.evaluated += entry.n
+                read += entry.n
+        self.evaluated += read
+        if read >= self._config.min_slice and seconds > 0:
+            rate = read / seconds
+            self._prefill_rate = 0.7 * self._prefill_rate + 0.3 * rate if self._prefill_rate else rate
+
+    # -- after the batch ---------------------------------------------------
+
+    def _after_logits(self, entry: _Entry) -> None:
+        reply = entry.reply
+        if reply.phase is Phase.READING:
+            siblings = self._fork(reply)
+            for one in [reply, *siblings]:
+                one.phase = Phase.WRITING
+                self._sample(one, entry.index)
+        else:
+            self._sample(reply, entry.index)
+
+    def _fork(self, reply: Reply) -> list[Reply]:
+        """Give the request's other replies the prompt that was just read, as many as may run."""
+        forked: list[Reply] = []
+        if not reply.forkable:
+            return forked
+        for sibling in reply.job.replies:
+            if sibling.phase is not Phase.WAITING or len(self.active) >= self._config.parallel:
+                continue
+            assert reply.sequence is not None
+            self.waiting.remove(sibling)
+            self._following.pop(sibling, None)
+            sibling.sequence = self.pool.branch(reply.sequence, len(reply.sequence))
+            sibling.prompt = reply.prompt
+            self._set_budget(sibling)
+            sibling.start_sampling()
+            self.active.append(sibling)
+            forked.append(sibling)
+        return forked
+
+    def _sample(self, reply: Reply, index: int) -> None:
+        if reply.budget <= 0:
+            reply.finish_unsampled()
+        elif reply.sample(self._context, index):
+            return
+        self._leave(reply)
+        if not reply.job.open_replies:
+            self._close(reply.job, None)
+
+    def _leave(self, reply: Reply) -> None:
+        """A running reply is over; what it read stays for others."""
+        self.active.remove(reply)
+        assert reply.sequence is not None
+        self.pool.retire(reply.sequence, self._clock)
+        reply.sequence = None
+
+    def _abandon(self, job: Job, error: Exception) -> None:
+        for reply in job.open_replies:
+            if reply.phase in (Phase.READING, Phase.WRITING):
+                self._leave(reply)
+            elif reply.phase is Phase.ASIDE:
+                self.aside.remove(reply)
+            else:
+                self.waiting.remove(reply)
+                self._following.pop(reply, None)
+            reply.end()
+        self._close(job, error)
+
+    def _close(self, job: Job, error: Exception | None) -> None:
+        if isinstance(error, Cancelled):
+            self.cancelled += 1
+        elif error is not None:
+            self.failed += 1
+        if job.admitted:
+            usage = job.usage()
+            self.prompt_tokens += usage.prompt_tokens
+            self.cached += usage.cached_tokens
+            self.completion_tokens += usage.completion_tokens
+        job.close(error)
+
+    def _jobs(self) -> list[Job]:
+        """Every unfinished request, oldest first."""
+        seen: dict[int, Job] = {}
+        for reply in [*self.active, *self.aside, *self.waiting]:
+            seen[reply.job.order] = reply.job
+        return [seen[order] for order in sorted(seen)]
+
+    # -- stepping aside ----------------------------------------------------
+
+    def _step_aside(self) -> None:
+        """Move the youngest running reply's state to RAM, so that the others can go on."""
+        assert len(self.active) > 1, "one reply alone does not fit: the limit is larger than the context"
+        reply = self.active.pop()
+        sequence = reply.sequence
+        assert sequence is not None
+        logger.info("no room for %d replies: one of %d tokens waits in RAM", len(self.active) + 1, len(sequence))
+        reply.aside = self._context.export_sequence(sequence.id, len(sequence)) if len(sequence) else b""
+        reply.aside_tokens = sequence.tokens.copy()
+        reply.aside_phase = reply.phase
+        reply.phase = Phase.ASIDE
+        reply.sequence = None
+        self.pool.discard(sequence)
+        self.aside.append(reply)
+        self.aside.sort(key=lambda r: (r.job.order, r.index))
+        self.set_aside += 1
+
+    def _bring_back(self) -> None:
+        while self.aside and len(self.active) < self._config.parallel:
+            reply = self.aside[0]
+            assert reply.aside_tokens is not None
+            unread = max(0, len(reply.prompt) - len(reply.aside_tokens))
+            more = unread + min(_RESUME_MARGIN, max(1, reply.budget - reply.sampled))
+            if self.active and not self._has_room(len(reply.aside_tokens) + more):
+                return
+            self.pool.make_room(len(reply.aside_tokens) + 1, self._clock)
+            self.aside.pop(0)
+            self._restore(reply)
+
+    def _has_room(self, n: int) -> bool:
+        promised = sum(r.unread for r in self.active if r.phase is Phase.READING)
+        return n + promised <= self.pool.ledger.free + self.pool.evictable_cells()
+
+    def _restore(self, reply: Reply) -> None:
+        tokens, blob = reply.aside_tokens, reply.aside
+        assert tokens is not None and blob is not None
+        request = reply.job.request
+        sequence = self.pool.open(request.namespace, request.alignable)
+        reply.sequence = sequence
+        reply.phase = reply.aside_phase
+        reply.aside = reply.aside_tokens = None
+        self.active.append(reply)
+        self.active.sort(key=lambda r: (r.job.order, r.index))
+        if not len(tokens):
+            return
+        try:
+            self._context.import_sequence(sequence.id, blob, len(tokens))
+        except StateImportFailed as error:
+            # Never wrong before never twice: read it again.
+            logger.error("a reply set aside did not come back from RAM (%s); it is read again", error)
+            reply.read_again(tokens)
+            return
+        sequence.append(tokens, self.pool.ledger.take(tokens, 0))
+        if self._context.model.memory_kind is not MemoryKind.PLAIN:
+            sequence.cuttable = False  # a windowed blob keeps only its last window: exact at its end alone

@@ -1,0 +1,77 @@
+"""A sequence in the context: its tokens, the cells they lie in, and whose they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onceread.engine.cells import CellLedger, Cells
+
+Tokens = np.ndarray[Any, np.dtype[np.int32]]
+
+
+def as_tokens(ids: Any) -> Tokens:
+    return np.asarray(ids, dtype=np.int32)
+
+
+class Sequence:
+    """Tokens evaluated under one sequence id, in order from position 0. Growing is cheap."""
+
+    def __init__(self, seq_id: int, namespace: str, *, alignable: bool, cuttable: bool) -> None:
+        self.id = seq_id
+        self.namespace = namespace
+        self.alignable = alignable  # its tokens came from text, so text may be matched against it
+        self.cuttable = cuttable  # any prefix of it can be shared, not only the whole
+        self.last_used = 0  # the engine's count of requests when it was last used
+        self.hits = 0
+        self._tokens = np.zeros(64, dtype=np.int32)
+        self._cells = np.zeros(64, dtype=np.int32)
+        self._n = 0
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def tokens(self) -> Tokens:
+        """A view, valid until the sequence grows."""
+        return self._tokens[: self._n]
+
+    @property
+    def cells(self) -> Cells:
+        """A view, valid until the sequence grows."""
+        return self._cells[: self._n]
+
+    def append(self, tokens: Tokens, cells: Cells) -> None:
+        end = self._n + len(tokens)
+        self._reserve(end)
+        self._tokens[self._n : end] = tokens
+        self._cells[self._n : end] = cells
+        self._n = end
+
+    def append_one(self, token: int, cell: int) -> None:
+        self._reserve(self._n + 1)
+        self._tokens[self._n] = token
+        self._cells[self._n] = cell
+        self._n += 1
+
+    def starts_with(self, tokens: Tokens) -> bool:
+        n = len(tokens)
+        return n <= self._n and bool(np.array_equal(self._tokens[:n], tokens))
+
+    def release(self, ledger: CellLedger) -> None:
+        ledger.release(self.cells)
+        self._n = 0
+
+    def _reserve(self, n: int) -> None:
+        if n > len(self._tokens):
+            size = max(n, 2 * len(self._tokens))
+            self._tokens = np.resize(self._tokens, size)
+            self._cells = np.resize(self._cells, size)
+
+
+def common_prefix(a: Tokens, b: Tokens) -> int:
+    """Length of the longest common prefix, in tokens."""
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n

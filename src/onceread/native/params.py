@@ -1,0 +1,42 @@
+"""How one reply is sampled: the values of a sampler chain, checked once where they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Sampling of one reply, in llama.cpp's terms.
+
+    A field left at its default switches its sampler off, except for
+    ``temperature``, ``top_k``, ``top_p`` and ``min_p``, whose defaults are
+    llama.cpp's own. ``temperature <= 0`` is greedy. Values are not clamped here:
+    the faces validate what clients send.
+
+    Sources: typical (arXiv 2202.00666), mirostat (2007.14966), min-p (llama.cpp
+    PR 3841), DRY (text-generation-webui PR 5677), XTC (PR 6335).
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40  # 0 = off
+    top_p: float = 0.95  # 1 = off
+    min_p: float = 0.05  # 0 = off
+    typical_p: float = 1.0  # 1 = off
+    repeat_penalty: float = 1.0  # 1 = off
+    repeat_last_n: int = 64  # tokens looked back at, -1 = the whole context
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    dry_multiplier: float = 0.0  # 0 = off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1  # tokens looked back at, -1 = the whole context
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    xtc_probability: float = 0.0  # 0 = off
+    xtc_threshold: float = 0.1
+    mirostat: int = 0  # 0 = off, 1, 2
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    seed: int | None = None  # None = from the system's entropy
+    grammar: str | None = field(default=None, repr=False)  # GBNF with a rule `root`

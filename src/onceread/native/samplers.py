@@ -1,0 +1,214 @@
+"""From logits to a token: a chain of llama.cpp's samplers, made from SamplingParams."""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+from typing import Any
+
+import numpy as np
+
+from onceread.native import logs
+from onceread.native.context import Context
+from onceread.native.errors import GrammarInvalid, SamplerInvalid
+from onceread.native.library import lib
+from onceread.native.params import SamplingParams
+from onceread.native.vocabulary import Vocabulary
+
+_MIN_KEEP = 1  # a sampler that leaves no candidate aborts the process
+_MAX_GRAMMAR_BYTES = 256 * 1024
+_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+
+
+class GrammarDeadEnd(Exception):
+    """No token of the vocabulary can continue what the grammar has accepted so far."""
+
+
+class Sampler:
+    """Samples one reply. Keeps the state that sampling needs (penalties, mirostat, random numbers, grammar)."""
+
+    def __init__(self, vocab: Vocabulary, params: SamplingParams, *, n_ctx: int, ignore_eos: bool = False) -> None:
+        """``n_ctx``: what a look-back of -1 tokens stands for.
+
+        Raises SamplerInvalid or GrammarInvalid; nothing is left allocated then.
+        """
+        self._vocab = vocab
+        self._chain: Any = None
+        self._grammar: Any = None
+        self._looking_back: list[Any] = []  # samplers of the chain that want to know the prompt's end
+        self._look_back = 0
+        self.seed = params.seed if params.seed is not None else secrets.randbits(32)
+        chain_params = lib.llama_sampler_chain_default_params()
+        chain_params.no_perf = True
+        self._chain = lib.llama_sampler_chain_init(chain_params)
+        try:
+            self._build(params, n_ctx, ignore_eos)
+            if params.grammar is not None:
+                self._grammar = _grammar(vocab, params.grammar)
+                self._candidates = np.zeros(vocab.size, dtype=_CANDIDATE)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def look_back(self) -> int:
+        """How many tokens of the prompt's end :meth:`accept_prompt` wants to see."""
+        return self._look_back
+
+    def accept_prompt(self, tokens: list[int]) -> None:
+        """Show the penalties what stands before the reply, oldest first."""
+        for sampler in self._looking_back:
+            for token in tokens:
+                lib.llama_sampler_accept(sampler, token)
+
+    def sample(self, context: Context, index: int) -> int:
+        """Choose a token by the logits at a batch index and remember it. Raises GrammarDeadEnd."""
+        if self._grammar is None:
+            return int(lib.llama_sampler_sample(self._chain, context.handle, index))
+        return self._sample_by_grammar(context.logits(index))
+
+    def _sample_by_grammar(self, logits: np.ndarray[Any, Any]) -> int:
+        # The grammar is slow on a whole vocabulary and fast on one token: choose first, ask it then, and only
+        # if it says no mask everything and choose again.
+        token = self._choose(logits, masked=False)
+        if not self._allowed(token):
+            token = self._choose(logits, masked=True)
+        lib.llama_sampler_accept(self._chain, token)
+        if not self._vocab.is_eog(token):
+            lib.llama_sampler_accept(self._grammar, token)
+        return token
+
+    def _choose(self, logits: np.ndarray[Any, Any], *, masked: bool) -> int:
+        candidates = self._candidates
+        candidates["id"] = np.arange(len(logits), dtype=np.int32)
+        candidates["logit"] = logits
+        candidates["p"] = 0
+        array = _candidate_array(candidates)
+        if masked:
+            lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
+            if not np.isfinite(candidates["logit"]).any():
+                raise GrammarDeadEnd("the grammar allows no token here")
+        lib.llama_sampler_apply(self._chain, ctypes.byref(array))
+        if not 0 <= array.selected < array.size:
+            raise GrammarDeadEnd("the samplers left no token to choose")
+        return int(array.data[array.selected].id)
+
+    def _allowed(self, token: int) -> bool:
+        one = np.zeros(1, dtype=_CANDIDATE)
+        one["id"] = token
+        one["logit"] = 1.0
+        array = _candidate_array(one)
+        lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
+        return bool(np.isfinite(one["logit"][0]))
+
+    def _build(self, p: SamplingParams, n_ctx: int, ignore_eos: bool) -> None:
+        bias = dict(p.logit_bias)
+        if ignore_eos:
+            bias.update(dict.fromkeys(self._vocab.eog_tokens, float("-inf")))
+        if bias:
+            self._add(_logit_bias(self._vocab, bias))
+        if p.repeat_last_n and (p.repeat_penalty != 1.0 or p.frequency_penalty or p.presence_penalty):
+            last_n = _look_back(p.repeat_last_n, n_ctx)
+            penalties = lib.llama_sampler_init_penalties(
+                self._vocab.size, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
+            )
+            self._add(penalties, look_back=last_n)
+        if p.dry_multiplier > 0 and p.dry_penalty_last_n:
+            last_n = _look_back(p.dry_penalty_last_n, n_ctx)
+            self._add(_dry(self._vocab, p, last_n), look_back=last_n)
+        if p.temperature <= 0:
+            self._add(lib.llama_sampler_init_greedy())
+            return
+        seed = self.seed & 0xFFFFFFFF
+        if seed == 0xFFFFFFFF:  # llama.cpp takes this value for "choose one yourself"
+            seed = 0xFFFFFFFE
+        if p.mirostat == 1:
+            self._add(lib.llama_sampler_init_temp(p.temperature))
+            self._add(lib.llama_sampler_init_mirostat(self._vocab.size, seed, p.mirostat_tau, p.mirostat_eta, 100))
+            return
+        if p.mirostat == 2:
+            self._add(lib.llama_sampler_init_temp(p.temperature))
+            self._add(lib.llama_sampler_init_mirostat_v2(seed, p.mirostat_tau, p.mirostat_eta))
+            return
+        if p.top_k > 0:
+            self._add(lib.llama_sampler_init_top_k(p.top_k))
+        if p.typical_p < 1.0:
+            self._add(lib.llama_sampler_init_typical(p.typical_p, _MIN_KEEP))
+        if p.top_p < 1.0:
+            self._add(lib.llama_sampler_init_top_p(p.top_p, _MIN_KEEP))
+        if p.min_p > 0.0:
+            self._add(lib.llama_sampler_init_min_p(p.min_p, _MIN_KEEP))
+        if p.xtc_probability > 0.0:
+            self._add(lib.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, _MIN_KEEP, seed))
+        self._add(lib.llama_sampler_init_temp(p.temperature))
+        self._add(lib.llama_sampler_init_dist(seed))
+
+    def _add(self, sampler: Any, look_back: int = 0) -> None:
+        if not sampler:
+            raise SamplerInvalid("llama.cpp refused a sampler's parameters")
+        lib.llama_sampler_chain_add(self._chain, sampler)
+        if look_back:
+            self._looking_back.append(sampler)
+            self._look_back = max(self._look_back, look_back)
+
+    def close(self) -> None:
+        """Free the samplers. Safe to call again."""
+        if self._chain:
+            lib.llama_sampler_free(self._chain)
+            self._chain = None
+        if self._grammar:
+            lib.llama_sampler_free(self._grammar)
+            self._grammar = None
+        self._looking_back.clear()
+
+
+def check_grammar(vocab: Vocabulary, grammar: str) -> None:
+    """Raise GrammarInvalid if llama.cpp can't use this GBNF."""
+    lib.llama_sampler_free(_grammar(vocab, grammar))
+
+
+def _look_back(n: int, n_ctx: int) -> int:
+    return n_ctx if n < 0 else min(n, n_ctx)
+
+
+def _candidate_array(candidates: np.ndarray[Any, Any]) -> Any:
+    array = lib.llama_token_data_array()
+    array.data = candidates.ctypes.data_as(ctypes.POINTER(lib.llama_token_data))
+    array.size = len(candidates)
+    array.selected = -1
+    array.sorted = False
+    return array
+
+
+def _logit_bias(vocab: Vocabulary, bias: dict[int, float]) -> Any:
+    outside = [t for t in bias if not 0 <= t < vocab.size]
+    if outside:
+        raise SamplerInvalid(f"token {outside[0]} in logit_bias is outside the vocabulary of {vocab.size}")
+    array = (lib.llama_logit_bias * len(bias))()
+    for i, (token, value) in enumerate(bias.items()):
+        array[i].token = token
+        array[i].bias = value
+    return lib.llama_sampler_init_logit_bias(vocab.size, len(bias), array)
+
+
+def _dry(vocab: Vocabulary, p: SamplingParams, last_n: int) -> Any:
+    breakers = [b.encode("utf-8", errors="replace") for b in p.dry_sequence_breakers if b]
+    array = (ctypes.c_char_p * max(1, len(breakers)))(*breakers)
+    return lib.llama_sampler_init_dry(
+        vocab.handle, p.dry_multiplier, p.dry_base, p.dry_allowed_length, last_n, array, len(breakers)
+    )
+
+
+def _grammar(vocab: Vocabulary, grammar: str) -> Any:
+    text = grammar.encode("utf-8", errors="replace")
+    if len(text) > _MAX_GRAMMAR_BYTES:
+        raise GrammarInvalid(f"the grammar has {len(text)} bytes; {_MAX_GRAMMAR_BYTES} is the limit")
+    if not text.strip():
+        raise GrammarInvalid("the grammar is empty")
+    if b"\0" in text:
+        raise GrammarInvalid("the grammar holds a NUL character")
+    logs.forget_errors()
+    sampler = lib.llama_sampler_init_grammar(vocab.handle, text, b"root")
+    if not sampler:
+        raise GrammarInvalid(f"the grammar can't be used: {logs.last_error() or 'it does not parse or has no rule root'}")
+    return sampler
