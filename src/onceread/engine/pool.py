@@ -48,6 +48,8 @@ class SequencePool:
             self._context.share_all(source.id, sequence.id)
         else:
             self._context.share(source.id, sequence.id, 0, length)
+        if self._context.model.memory_kind is MemoryKind.PLAIN:
+            self._context.verify(sequence.id, length)
         cells = source.cells[:length]
         self.ledger.share(cells)
         sequence.append(source.tokens[:length], cells)

@@ -54,6 +54,7 @@ class Scheduler:
         self.active: list[Reply] = []  # reading or writing, oldest first
         self.aside: list[Reply] = []  # oldest first
         self._following: dict[Reply, tuple[Sequence, int]] = {}
+        self._open: dict[int, Job] = {}  # by age; whatever fails where, nobody may be left without an answer
         self._clock = 0
         self._prefill_rate = 0.0  # tokens a second, smoothed
         # Totals since the start.
@@ -67,6 +68,7 @@ class Scheduler:
 
     def enqueue(self, job: Job) -> None:
         self.requests += 1
+        self._open[job.order] = job
         self.waiting.extend(job.replies)
 
     def stats(self) -> EngineStats:
@@ -369,6 +371,7 @@ class Scheduler:
         self._close(job, error)
 
     def _close(self, job: Job, error: Exception | None) -> None:
+        del self._open[job.order]
         if isinstance(error, Cancelled):
             self.cancelled += 1
         elif error is not None:
@@ -382,10 +385,7 @@ class Scheduler:
 
     def _jobs(self) -> list[Job]:
         """Every unfinished request, oldest first."""
-        seen: dict[int, Job] = {}
-        for reply in [*self.active, *self.aside, *self.waiting]:
-            seen[reply.job.order] = reply.job
-        return [seen[order] for order in sorted(seen)]
+        return list(self._open.values())
 
     # -- stepping aside ----------------------------------------------------
 

@@ -19,6 +19,7 @@ from onceread.native.errors import (
     DecodeFailed,
     NoRoom,
     SequenceIdInvalid,
+    SequenceWrong,
     StateExportFailed,
     StateImportFailed,
 )
@@ -174,6 +175,15 @@ class Context:
         """The lowest position a sequence still has, -1 if it is empty."""
         self._check(seq)
         return int(lib.llama_memory_seq_pos_min(self._memory, seq))
+
+    def verify(self, seq: int, length: int) -> None:
+        """Raise SequenceWrong unless a sequence holds positions from 0 up to ``length``.
+
+        llama.cpp decodes on a sequence with a hole at its beginning and returns 0.
+        """
+        first, held = self.first_position(seq), self.length(seq)
+        if held != length or first > 0:
+            raise SequenceWrong(f"sequence {seq} holds positions {first} to {held - 1}, not 0 to {length - 1}")
 
     def clear(self) -> None:
         """Forget every sequence and zero the memory."""

@@ -63,6 +63,10 @@ class CutImpossible(ContextError):
     """This memory can't drop a part of a sequence (recurrent, hybrid)."""
 
 
+class SequenceWrong(ContextError):
+    """A sequence does not hold the positions it should; llama.cpp would decode on it all the same."""
+
+
 class StateExportFailed(ContextError):
     """llama.cpp wrote another number of bytes than it announced."""
 

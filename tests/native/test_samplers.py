@@ -1,0 +1,140 @@
+"""Each sampler does what its name says, on the real model's logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from onceread.native.batch import Batch
+from onceread.native.context import Context
+from onceread.native.errors import GrammarInvalid, SamplerInvalid
+from onceread.native.model import Model
+from onceread.native.params import SamplingParams
+from onceread.native.samplers import GrammarDeadEnd, Sampler, check_grammar
+
+pytestmark = pytest.mark.model
+GREEDY = SamplingParams(temperature=0)
+
+
+@pytest.fixture
+def write(model: Model, make_context: Callable[..., Context], batch: Batch) -> Iterator[Callable[..., list[int]]]:
+    context = make_context()
+    prompt = model.vocab.tokenize("One, two, three, one, two, three, one, two,", add_special=True, parse_special=True)
+
+    def run(params: SamplingParams, n: int = 12, ignore_eos: bool = False) -> list[int]:
+        context.drop(0)
+        batch.clear()
+        index = batch.add(prompt, 0, 0, logits_last=True)
+        context.decode(batch)
+        sampler = Sampler(model.vocab, params, n_ctx=512, ignore_eos=ignore_eos)
+        if sampler.look_back:
+            sampler.accept_prompt(prompt[-sampler.look_back :])
+        out: list[int] = []
+        try:
+            for pos in range(len(prompt), len(prompt) + n):
+                out.append(sampler.sample(context, index))
+                if model.vocab.is_eog(out[-1]):
+                    break
+                batch.clear()
+                index = batch.add_one(out[-1], pos, 0)
+                context.decode(batch)
+        finally:
+            sampler.close()
+        return out
+
+    yield run
+
+
+def test_the_same_seed_writes_the_same_and_another_does_not(write: Callable[..., list[int]]) -> None:
+    hot = {"temperature": 1.5, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    assert write(SamplingParams(seed=1, **hot)) == write(SamplingParams(seed=1, **hot))
+    assert write(SamplingParams(seed=1, **hot)) != write(SamplingParams(seed=2, **hot))
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(top_k=1, seed=3),
+        SamplingParams(top_p=1e-6, seed=3),
+        SamplingParams(min_p=1.0, seed=3),
+        SamplingParams(temperature=1e-4, seed=3),
+    ],
+    ids=["top-k 1", "top-p near 0", "min-p 1", "temperature near 0"],
+)
+def test_the_narrowest_setting_is_greedy(write: Callable[..., list[int]], params: SamplingParams) -> None:
+    assert write(params) == write(GREEDY)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(temperature=0, repeat_penalty=2.0),
+        SamplingParams(temperature=0, presence_penalty=2.0, repeat_last_n=-1),
+        SamplingParams(temperature=0, frequency_penalty=2.0),
+        SamplingParams(temperature=0, dry_multiplier=5.0, dry_allowed_length=1, dry_sequence_breakers=()),
+    ],
+    ids=["repeat", "presence", "frequency", "DRY"],
+)
+def test_penalties_see_the_prompt_and_break_the_repetition(
+    write: Callable[..., list[int]], params: SamplingParams
+) -> None:
+    assert write(params)[:4] != write(GREEDY)[:4]
+
+
+@pytest.mark.parametrize("params", [
+    SamplingParams(mirostat=1, seed=4), SamplingParams(mirostat=2, seed=4), SamplingParams(typical_p=0.5, seed=4),
+    SamplingParams(xtc_probability=1.0, xtc_threshold=0.05, seed=4),
+], ids=["mirostat 1", "mirostat 2", "typical", "XTC"])  # fmt: skip
+def test_the_others_write_and_repeat_by_seed(write: Callable[..., list[int]], params: SamplingParams) -> None:
+    first = write(params)
+    assert first
+    assert first == write(params)
+
+
+def test_logit_bias_forbids_and_forces(write: Callable[..., list[int]], model: Model) -> None:
+    greedy = write(GREEDY)
+    assert write(SamplingParams(temperature=0, logit_bias=((greedy[0], -100.0),)))[0] != greedy[0]
+    assert write(SamplingParams(temperature=0, logit_bias=((777, 100.0),)), n=3) == [777] * 3
+    with pytest.raises(SamplerInvalid, match="outside the vocabulary"):
+        write(SamplingParams(logit_bias=((model.vocab.size, 1.0),)))
+
+
+def test_ignore_eos_never_ends(write: Callable[..., list[int]], model: Model) -> None:
+    force_end = SamplingParams(temperature=0, logit_bias=((model.vocab.eos, 100.0),))
+    assert write(force_end, n=3) == [model.vocab.eos]
+    assert len(write(force_end, n=3, ignore_eos=True)) == 3
+
+
+def test_a_grammar_holds(write: Callable[..., list[int]], model: Model) -> None:
+    for seed in range(3):
+        out = write(SamplingParams(temperature=2.0, seed=seed, grammar='root ::= "<" [0-9]{3} ">"'))
+        text = model.vocab.detokenize(out).decode()
+        assert text[0] == "<"
+        assert text[-1] == ">"
+        assert text[1:-1].isdigit()
+        assert len(text) == 5
+
+
+def test_a_grammar_without_a_way_on_ends_instead_of_aborting(write: Callable[..., list[int]], model: Model) -> None:
+    with pytest.raises(GrammarDeadEnd):
+        write(SamplingParams(temperature=0, grammar='root ::= "a" [^\\x00-\\U0010FFFF]'))
+
+
+@pytest.mark.parametrize("grammar", ["", "root ::= (", "x ::= [a]", "root ::= root", 'root ::= "a" missing', "\0"])
+def test_a_grammar_that_can_not_be_used_is_refused(model: Model, grammar: str) -> None:
+    with pytest.raises(GrammarInvalid):
+        check_grammar(model.vocab, grammar)
+
+
+def test_sampling_leaves_the_logits_alone(model: Model, make_context: Callable[..., Context], batch: Batch) -> None:
+    context = make_context()
+    batch.clear()
+    index = batch.add([1, 2, 3], 0, 0, logits_last=True)
+    context.decode(batch)
+    before = context.logits(index)
+    sampler = Sampler(model.vocab, SamplingParams(seed=1), n_ctx=512)
+    sampler.sample(context, index)
+    sampler.close()
+    assert np.array_equal(before, context.logits(index))

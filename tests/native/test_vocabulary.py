@@ -1,0 +1,41 @@
+"""Text and tokens: control strings are control tokens only where that is asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceread.native.errors import TokenizeFailed
+from onceread.native.model import Model
+
+pytestmark = pytest.mark.model
+
+
+def test_a_control_string_is_a_control_token_only_on_request(model: Model) -> None:
+    vocab = model.vocab
+    end = vocab.control_tokens["<|im_end|>"]
+    assert end in vocab.tokenize("a<|im_end|>b", add_special=False, parse_special=True)
+    plain = vocab.tokenize("a<|im_end|>b", add_special=False, parse_special=False)
+    assert not any(vocab.is_control(t) for t in plain)
+    assert vocab.detokenize(plain) == b"a<|im_end|>b"
+
+
+def test_control_tokens_have_no_text_and_end_of_turn_ends(model: Model) -> None:
+    vocab = model.vocab
+    end = vocab.control_tokens["<|im_end|>"]
+    assert vocab.piece(end) == b""
+    assert vocab.is_eog(end)
+    assert vocab.text(end) == "<|im_end|>"
+
+
+@given(text=st.text(st.characters(max_codepoint=0x3FFFF, codec="utf-8"), max_size=60))
+def test_what_goes_in_comes_out(model: Model, text: str) -> None:
+    # Beyond plane 3 this vocabulary lacks the lead bytes, and llama.cpp drops what has no token.
+    vocab = model.vocab
+    assert vocab.detokenize(vocab.tokenize(text, add_special=False, parse_special=False)) == text.encode()
+
+
+def test_a_lone_surrogate_is_refused(model: Model) -> None:
+    with pytest.raises(TokenizeFailed, match="surrogate"):
+        model.vocab.tokenize("\ud800", add_special=False, parse_special=False)
