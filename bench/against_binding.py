@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from demo_model import demo_model_path
 from llama_cpp import Llama
 
+from demo_model import demo_model_path
 from onceread.engine.config import default_threads
 from onceread.engine.engine import Engine, EngineConfig
 from onceread.engine.request import Request, TextEvent
@@ -31,10 +31,8 @@ GREEDY = SamplingParams(temperature=0)
 def ours(engine: Engine, prompt: list[int], max_tokens: int) -> tuple[float, float]:
     """(seconds to the first token, seconds from there to the last)."""
     start = time.perf_counter()
-    times = []
-    for event in engine.submit(Request(tuple(prompt), GREEDY, max_tokens, ignore_eos=True)):
-        if isinstance(event, TextEvent):
-            times.append(time.perf_counter())
+    handle = engine.submit(Request(tuple(prompt), GREEDY, max_tokens, ignore_eos=True))
+    times = [time.perf_counter() for event in handle if isinstance(event, TextEvent)]
     return times[0] - start, times[-1] - times[0]
 
 
@@ -58,7 +56,9 @@ def compare(name: str, tokens: int, passes: int, a: Callable[[], float], b: Call
             pair[which] = tokens / (a, b)[which]()
         if i:
             rates.append((pair[0], pair[1]))
-            print(f"{name:>8} {i}: ours {pair[0]:7.1f}  peer {pair[1]:7.1f} tokens/s  ratio {pair[0] / pair[1]:.3f}")
+            print(
+                f"{name:>8} {i}: ours {pair[0]:7.1f}  peer {pair[1]:7.1f} tokens/s  ratio {pair[0] / pair[1]:.3f}"
+            )
     ratio = statistics.median(x / y for x, y in rates)
     print(
         f"{name:>8}  : ours {statistics.median(x for x, _ in rates):7.1f}  "
@@ -67,7 +67,9 @@ def compare(name: str, tokens: int, passes: int, a: Callable[[], float], b: Call
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--threads", type=int, default=default_threads())
     parser.add_argument("--prefill", type=int, default=2000, help="tokens of the cold prompt")

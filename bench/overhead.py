@@ -14,7 +14,6 @@ import time
 from typing import Any
 
 from demo_model import demo_model_path
-
 from onceread.engine.engine import Engine, EngineConfig
 from onceread.engine.request import Request, gather
 from onceread.engine.scheduler import Scheduler
@@ -49,7 +48,9 @@ class TimedLib:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--passes", type=int, default=3)
@@ -70,7 +71,9 @@ def main() -> None:
     Scheduler.turn = timed_turn  # type: ignore[method-assign]
     with Model.load(demo_model_path()) as model, Engine(model, EngineConfig(ctx_size=4096)) as engine:
         prompt = tuple(model.vocab.tokenize(PROMPT, add_special=True, parse_special=True))
-        print(f"{'streams':>7}  {'llama_decode':>12}  {'C sampler':>9}  {'ours':>6}   µs a token, median of {args.passes}")
+        print(
+            f"{'streams':>7}  {'llama_decode':>12}  {'C sampler':>9}  {'ours':>6}   µs a token, median of {args.passes}"
+        )
         for streams in args.streams:
             rows = []
             for seed in range(args.passes + 1):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +17,7 @@ def feed(text: str, cuts: list[int], stops: tuple[str, ...]) -> tuple[list[str],
     edges = sorted({min(c, len(data)) for c in cuts} | {0, len(data)})
     stream = TextStream(stops)
     shown = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         out = stream.push(data[start:end])
         shown.append(out.text)
         if out.stop is not None:
@@ -32,8 +34,14 @@ def test_text_comes_out_whole_however_its_bytes_are_cut(text: str, cuts: list[in
     assert all("\ufffd" not in s for s in shown)
 
 
-@given(text=alphabet, cuts=st.lists(st.integers(0, 80)), stops=st.lists(st.text("ab<|", min_size=1, max_size=4), min_size=1, max_size=3))
-def test_a_stop_string_never_leaks_and_nothing_before_it_is_lost(text: str, cuts: list[int], stops: list[str]) -> None:
+@given(
+    text=alphabet,
+    cuts=st.lists(st.integers(0, 80)),
+    stops=st.lists(st.text("ab<|", min_size=1, max_size=4), min_size=1, max_size=3),
+)
+def test_a_stop_string_never_leaks_and_nothing_before_it_is_lost(
+    text: str, cuts: list[int], stops: list[str]
+) -> None:
     shown, stop = feed(text, cuts, tuple(stops))
     said = "".join(shown)
     assert not any(s in said for s in stops)

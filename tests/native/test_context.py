@@ -41,7 +41,7 @@ def test_a_shared_prefix_gives_the_logits_of_a_fresh_reading(
 ) -> None:
     fresh = read(make_context(), batch, tokens)
     context = make_context()
-    read(context, batch, tokens[:40] + [5, 6, 7], seq=0)
+    read(context, batch, [*tokens[:40], 5, 6, 7], seq=0)
     context.share(0, 1, 0, 40)
     warm = read(context, batch, tokens[40:], pos=40, seq=1)
     assert np.abs(warm - fresh).max() < 2.0
@@ -54,7 +54,9 @@ def _wrong_prefix(context: Context, batch: Batch, tokens: list[int]) -> int:
     return 2
 
 
-def test_a_range_goes_out_as_bytes_and_comes_back(make_context: MakeContext, batch: Batch, tokens: list[int]) -> None:
+def test_a_range_goes_out_as_bytes_and_comes_back(
+    make_context: MakeContext, batch: Batch, tokens: list[int]
+) -> None:
     context = make_context()
     live = read(context, batch, tokens)
     context.truncate(0, 47)
@@ -93,7 +95,9 @@ def test_a_damaged_blob_is_refused_and_the_others_are_unharmed(
     assert context.length(1) == 20
 
 
-def test_a_blob_of_another_place_is_refused(make_context: MakeContext, batch: Batch, tokens: list[int]) -> None:
+def test_a_blob_of_another_place_is_refused(
+    make_context: MakeContext, batch: Batch, tokens: list[int]
+) -> None:
     context = make_context()
     read(context, batch, tokens)
     tail = context.export_range(0, 20, 40)
@@ -125,7 +129,9 @@ def test_too_many_sequences_are_refused(make_context: MakeContext) -> None:
         make_context(n_seq_max=257)
 
 
-def test_a_full_context_says_so_and_stays_usable(make_context: MakeContext, batch: Batch, tokens: list[int]) -> None:
+def test_a_full_context_says_so_and_stays_usable(
+    make_context: MakeContext, batch: Batch, tokens: list[int]
+) -> None:
     context = make_context(n_ctx=256)
     for seq in range(5):
         read(context, batch, tokens, seq=seq)

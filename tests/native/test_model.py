@@ -56,7 +56,9 @@ def test_a_file_that_is_no_model(tmp_path: Path, smollm2_path: Path, kind: str) 
         path.mkdir()
     else:
         path.write_bytes(
-            {"empty": b"", "text": b"hello", "truncated": whole[: len(whole) // 2], "head only": whole[:200]}[kind]
+            {"empty": b"", "text": b"hello", "truncated": whole[: len(whole) // 2], "head only": whole[:200]}[
+                kind
+            ]
         )
     with pytest.raises(ModelInvalid) as caught:
         Model.load(path)

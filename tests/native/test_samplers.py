@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -19,9 +19,11 @@ GREEDY = SamplingParams(temperature=0)
 
 
 @pytest.fixture
-def write(model: Model, make_context: Callable[..., Context], batch: Batch) -> Iterator[Callable[..., list[int]]]:
+def write(model: Model, make_context: Callable[..., Context], batch: Batch) -> Callable[..., list[int]]:
     context = make_context()
-    prompt = model.vocab.tokenize("One, two, three, one, two, three, one, two,", add_special=True, parse_special=True)
+    prompt = model.vocab.tokenize(
+        "One, two, three, one, two, three, one, two,", add_special=True, parse_special=True
+    )
 
     def run(params: SamplingParams, n: int = 12, ignore_eos: bool = False) -> list[int]:
         context.drop(0)
@@ -44,7 +46,7 @@ def write(model: Model, make_context: Callable[..., Context], batch: Batch) -> I
             sampler.close()
         return out
 
-    yield run
+    return run
 
 
 def test_the_same_seed_writes_the_same_and_another_does_not(write: Callable[..., list[int]]) -> None:
@@ -117,18 +119,24 @@ def test_a_grammar_holds(write: Callable[..., list[int]], model: Model) -> None:
         assert len(text) == 5
 
 
-def test_a_grammar_without_a_way_on_ends_instead_of_aborting(write: Callable[..., list[int]], model: Model) -> None:
+def test_a_grammar_without_a_way_on_ends_instead_of_aborting(
+    write: Callable[..., list[int]], model: Model
+) -> None:
     with pytest.raises(GrammarDeadEnd):
         write(SamplingParams(temperature=0, grammar='root ::= "a" [^\\x00-\\U0010FFFF]'))
 
 
-@pytest.mark.parametrize("grammar", ["", "root ::= (", "x ::= [a]", "root ::= root", 'root ::= "a" missing', "\0"])
+@pytest.mark.parametrize(
+    "grammar", ["", "root ::= (", "x ::= [a]", "root ::= root", 'root ::= "a" missing', "\0"]
+)
 def test_a_grammar_that_can_not_be_used_is_refused(model: Model, grammar: str) -> None:
     with pytest.raises(GrammarInvalid):
         check_grammar(model.vocab, grammar)
 
 
-def test_sampling_leaves_the_logits_alone(model: Model, make_context: Callable[..., Context], batch: Batch) -> None:
+def test_sampling_leaves_the_logits_alone(
+    model: Model, make_context: Callable[..., Context], batch: Batch
+) -> None:
     context = make_context()
     batch.clear()
     index = batch.add([1, 2, 3], 0, 0, logits_last=True)

@@ -56,10 +56,14 @@ class Reference:
 
     def __init__(self, model: Model, n_ctx: int = 2048) -> None:
         self.model = model
-        self._context = Context(model, ContextParams(n_ctx=n_ctx, n_seq_max=4, n_threads=2, n_threads_batch=2))
+        self._context = Context(
+            model, ContextParams(n_ctx=n_ctx, n_seq_max=4, n_threads=2, n_threads_batch=2)
+        )
         self._batch = Batch(512)
 
-    def logits(self, prompt: list[int], reply: list[int], *, slice_size: int = 512, one_by_one: bool = False) -> Logits:
+    def logits(
+        self, prompt: list[int], reply: list[int], *, slice_size: int = 512, one_by_one: bool = False
+    ) -> Logits:
         """Shape (len(reply) + 1, n_vocab): after the prompt, and after each token of the reply, teacher-forced."""
         self._context.clear()
         rows = []
@@ -87,7 +91,10 @@ class Reference:
         """Largest difference between 20 cold readings in other batch shapes and the plainest one."""
         plain = self.logits(prompt, reply)
         shapes = [(size, one) for size in (512, 200, 128, 97, 64, 48, 33, 16, 7, 3) for one in (False, True)]
-        return max(float(np.abs(self.logits(prompt, reply, slice_size=s, one_by_one=o) - plain).max()) for s, o in shapes)
+        return max(
+            float(np.abs(self.logits(prompt, reply, slice_size=s, one_by_one=o) - plain).max())
+            for s, o in shapes
+        )
 
     def close(self) -> None:
         self._batch.close()

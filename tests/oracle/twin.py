@@ -38,12 +38,16 @@ class Twin:
         self.clock += 1
         hits = 0
         best = max(
-            (p for p in self.paths if p.namespace == namespace), key=lambda p: common(p.tokens, tokens), default=None
+            (p for p in self.paths if p.namespace == namespace),
+            key=lambda p: common(p.tokens, tokens),
+            default=None,
         )
         if best is not None and common(best.tokens, tokens):
             best.hits += 1
             best.last_used = self.clock
-        for path in [p for p in self.paths if p.namespace == namespace and tokens[: len(p.tokens)] == p.tokens]:
+        for path in [
+            p for p in self.paths if p.namespace == namespace and tokens[: len(p.tokens)] == p.tokens
+        ]:
             hits += path.hits
             self.paths.remove(path)
         self.paths.append(Path(namespace, tokens, self.clock, hits))

@@ -76,7 +76,9 @@ def default_threads() -> int:
 
 def context_params(model: Model, config: EngineConfig) -> ContextParams:
     """Resolve a configuration for a model. Raises ContextTooLarge, with figures, before llama.cpp is asked."""
-    per_token = model.kv_bytes_per_token(KV_TYPE_BYTES[config.cache_type_k], KV_TYPE_BYTES[config.cache_type_v])
+    per_token = model.kv_bytes_per_token(
+        KV_TYPE_BYTES[config.cache_type_k], KV_TYPE_BYTES[config.cache_type_v]
+    )
     available = psutil.virtual_memory().available
     n_ctx = config.ctx_size
     if n_ctx is None:

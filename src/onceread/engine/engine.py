@@ -41,7 +41,9 @@ class Engine:
     def __init__(self, model: Model, config: EngineConfig | None = None) -> None:
         self.model = model
         self.config = config or EngineConfig()
-        self.params = context_params(model, self.config)  # fails here, on the caller's thread, if it can't fit
+        self.params = context_params(
+            model, self.config
+        )  # fails here, on the caller's thread, if it can't fit
         self.state: EngineState = "loading"
         self.failure: str | None = None
         self.n_ctx = self.params.n_ctx
@@ -157,7 +159,9 @@ class Engine:
         except SamplerInvalid as error:
             for reply in job.replies:
                 reply.end()
-            raise InvalidRequest(str(error), "grammar" if request.sampling.grammar else "logit_bias") from error
+            raise InvalidRequest(
+                str(error), "grammar" if request.sampling.grammar else "logit_bias"
+            ) from error
 
     def _retry_after(self, waiting: int) -> int:
         stats = self._stats
@@ -175,7 +179,7 @@ class Engine:
             self.limit = min(self.n_ctx, self.model.n_ctx_train or self.n_ctx)
             self._warm_up(context)
             scheduler = Scheduler(context, self.config, self.limit)
-        except BaseException as error:  # start() raises it on its caller's thread
+        except BaseException as error:  # noqa: BLE001 - start() raises it on its caller's thread
             if context is not None:
                 context.close()
             self._start_error = error
@@ -188,7 +192,7 @@ class Engine:
         self._ready.set()
         try:
             self._loop(scheduler)
-        except BaseException as error:  # our own bug: say so to everyone who waits, and to /health
+        except BaseException as error:
             logger.exception("the engine stopped")
             self.failure = f"{type(error).__name__}: {error}"
             self.state = "failed"

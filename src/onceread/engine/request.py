@@ -28,7 +28,7 @@ class Request:
     """
 
     prompt: tuple[int, ...]
-    sampling: SamplingParams = SamplingParams()
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     max_tokens: int | None = None  # None = up to the context limit; 0 reads the prompt only
     stop: tuple[str, ...] = ()
     n: int = 1

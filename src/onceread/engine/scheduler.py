@@ -178,7 +178,9 @@ class Scheduler:
     def _plan(self, reply: Reply) -> Plan:
         request = reply.job.request
         promised = {
-            r.sequence.id: r.prompt for r in self.active if r.phase is Phase.READING and r.sequence is not None
+            r.sequence.id: r.prompt
+            for r in self.active
+            if r.phase is Phase.READING and r.sequence is not None
         }
         return self._planner.plan(reply.prompt, request.namespace, request.alignable, promised)
 
@@ -260,11 +262,9 @@ class Scheduler:
         if not readers:
             return []
         room = self._batch.room
-        if beside and self._prefill_rate:
+        if beside:
             wanted = int(self._prefill_rate * self._config.slice_seconds)
-            room = min(room, max(self._config.min_slice, wanted))
-        elif beside:
-            room = min(room, 4 * self._config.min_slice)
+            room = min(room, max(self._config.min_slice, wanted) - beside)
         oldest, others = readers[0], readers[1:]
         slices = []
         left = room
@@ -395,7 +395,9 @@ class Scheduler:
         reply = self.active.pop()
         sequence = reply.sequence
         assert sequence is not None
-        logger.info("no room for %d replies: one of %d tokens waits in RAM", len(self.active) + 1, len(sequence))
+        logger.info(
+            "no room for %d replies: one of %d tokens waits in RAM", len(self.active) + 1, len(sequence)
+        )
         reply.aside = self._context.export_sequence(sequence.id, len(sequence)) if len(sequence) else b""
         reply.aside_tokens = sequence.tokens.copy()
         reply.aside_phase = reply.phase
@@ -424,7 +426,8 @@ class Scheduler:
 
     def _restore(self, reply: Reply) -> None:
         tokens, blob = reply.aside_tokens, reply.aside
-        assert tokens is not None and blob is not None
+        assert tokens is not None
+        assert blob is not None
         request = reply.job.request
         sequence = self.pool.open(request.namespace, request.alignable)
         reply.sequence = sequence

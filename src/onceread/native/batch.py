@@ -50,14 +50,16 @@ class Batch:
     def clear(self) -> None:
         self.n = 0
 
-    def add(self, tokens: Sequence[int] | np.ndarray[Any, Any], pos: int, seq: int, *, logits_last: bool) -> int:
+    def add(
+        self, tokens: Sequence[int] | np.ndarray[Any, Any], pos: int, seq: int, *, logits_last: bool
+    ) -> int:
         """Append a run of tokens of sequence ``seq`` from position ``pos`` on.
 
         Returns the batch index of its last token, where its logits are if ``logits_last``.
         """
         n = len(tokens)
         start, end = self.n, self.n + n
-        assert 0 < n and end <= self.capacity, f"{n} tokens into a batch with room for {self.room}"
+        assert 0 < n <= self.room, f"{n} tokens into a batch with room for {self.room}"
         self._token[start:end] = tokens
         self._pos[start:end] = np.arange(pos, pos + n, dtype=np.int32)
         self._seq_id[start:end] = seq

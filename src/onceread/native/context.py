@@ -74,7 +74,9 @@ class Context:
 
     def __init__(self, model: Model, params: ContextParams) -> None:
         if not 2 <= params.n_seq_max <= MAX_SEQUENCES:
-            raise SequenceIdInvalid(f"n_seq_max must be between 2 and {MAX_SEQUENCES}, not {params.n_seq_max}")
+            raise SequenceIdInvalid(
+                f"n_seq_max must be between 2 and {MAX_SEQUENCES}, not {params.n_seq_max}"
+            )
         p = lib.llama_context_default_params()
         p.n_ctx = params.n_ctx
         p.n_batch = p.n_ubatch = params.n_batch
@@ -145,7 +147,8 @@ class Context:
         """Let ``dst`` own the cells of ``src`` at positions [start, end) too. Copies no data."""
         self._check(src)
         self._check(dst)
-        assert src != dst and 0 <= start < end
+        assert src != dst
+        assert 0 <= start < end
         lib.llama_memory_seq_cp(self._memory, src, dst, start, end)
 
     def share_all(self, src: int, dst: int) -> None:
@@ -183,7 +186,9 @@ class Context:
         """
         first, held = self.first_position(seq), self.length(seq)
         if held != length or first > 0:
-            raise SequenceWrong(f"sequence {seq} holds positions {first} to {held - 1}, not 0 to {length - 1}")
+            raise SequenceWrong(
+                f"sequence {seq} holds positions {first} to {held - 1}, not 0 to {length - 1}"
+            )
 
     def clear(self) -> None:
         """Forget every sequence and zero the memory."""
@@ -261,7 +266,9 @@ class Context:
     def __enter__(self) -> Context:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.close()
 
     def _check(self, seq: int) -> None:

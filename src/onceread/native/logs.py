@@ -40,7 +40,7 @@ def _on_log(level: int, text: bytes, _user_data: Any) -> None:
             level_now = _level
         if line:
             logger.log(_LEVELS.get(level_now, logging.DEBUG), "%s", line)
-    except Exception:  # an exception must not cross back into C
+    except Exception:  # noqa: BLE001, S110 - an exception must not cross back into C
         pass
 
 

@@ -65,7 +65,7 @@ class Model:
             nonlocal cancelled, raised
             try:
                 cancelled = progress is not None and progress(share) is False
-            except BaseException as error:  # must not cross into C; raised again below
+            except BaseException as error:  # noqa: BLE001 - must not cross into C; raised again below
                 raised = error
                 cancelled = True
             return not cancelled
@@ -128,7 +128,9 @@ class Model:
     def __enter__(self) -> Model:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -27,7 +27,9 @@ class GrammarDeadEnd(Exception):
 class Sampler:
     """Samples one reply. Keeps the state that sampling needs (penalties, mirostat, random numbers, grammar)."""
 
-    def __init__(self, vocab: Vocabulary, params: SamplingParams, *, n_ctx: int, ignore_eos: bool = False) -> None:
+    def __init__(
+        self, vocab: Vocabulary, params: SamplingParams, *, n_ctx: int, ignore_eos: bool = False
+    ) -> None:
         """``n_ctx``: what a look-back of -1 tokens stands for.
 
         Raises SamplerInvalid or GrammarInvalid; nothing is left allocated then.
@@ -124,7 +126,9 @@ class Sampler:
             seed = 0xFFFFFFFE
         if p.mirostat == 1:
             self._add(lib.llama_sampler_init_temp(p.temperature))
-            self._add(lib.llama_sampler_init_mirostat(self._vocab.size, seed, p.mirostat_tau, p.mirostat_eta, 100))
+            self._add(
+                lib.llama_sampler_init_mirostat(self._vocab.size, seed, p.mirostat_tau, p.mirostat_eta, 100)
+            )
             return
         if p.mirostat == 2:
             self._add(lib.llama_sampler_init_temp(p.temperature))
@@ -172,7 +176,7 @@ def _look_back(n: int, n_ctx: int) -> int:
 
 
 def _candidate_array(candidates: np.ndarray[Any, Any]) -> Any:
-    array = lib.llama_token_data_array()
+    array: Any = lib.llama_token_data_array()
     array.data = candidates.ctypes.data_as(ctypes.POINTER(lib.llama_token_data))
     array.size = len(candidates)
     array.selected = -1
@@ -184,7 +188,7 @@ def _logit_bias(vocab: Vocabulary, bias: dict[int, float]) -> Any:
     outside = [t for t in bias if not 0 <= t < vocab.size]
     if outside:
         raise SamplerInvalid(f"token {outside[0]} in logit_bias is outside the vocabulary of {vocab.size}")
-    array = (lib.llama_logit_bias * len(bias))()
+    array: Any = (lib.llama_logit_bias * len(bias))()
     for i, (token, value) in enumerate(bias.items()):
         array[i].token = token
         array[i].bias = value
@@ -210,5 +214,7 @@ def _grammar(vocab: Vocabulary, grammar: str) -> Any:
     logs.forget_errors()
     sampler = lib.llama_sampler_init_grammar(vocab.handle, text, b"root")
     if not sampler:
-        raise GrammarInvalid(f"the grammar can't be used: {logs.last_error() or 'it does not parse or has no rule root'}")
+        raise GrammarInvalid(
+            f"the grammar can't be used: {logs.last_error() or 'it does not parse or has no rule root'}"
+        )
     return sampler

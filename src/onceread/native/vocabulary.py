@@ -103,7 +103,8 @@ class Vocabulary:
         attrs = np.fromiter(
             (lib.llama_vocab_get_attr(self._v, t) for t in range(self.size)), dtype=np.int64, count=self.size
         )
-        return (attrs & _CONTROL_ATTRS) != 0
+        mask: np.ndarray[tuple[int], np.dtype[np.bool_]] = (attrs & _CONTROL_ATTRS) != 0
+        return mask
 
     @cached_property
     def control_tokens(self) -> dict[str, int]:
