@@ -21,7 +21,7 @@ class SequencePool:
         self.residents: list[Sequence] = []
         # The last id is the context's scratch sequence.
         self._free_ids = list(range(context.n_seq_max - 2, -1, -1))
-        self.cuttable = context.model.memory_kind is not MemoryKind.RECURRENT
+        self.cuttable = context.model.memory_kind is MemoryKind.PLAIN
         self.evictions = 0
 
     @property

@@ -21,7 +21,6 @@ from onceread.engine.sequence import Sequence
 from onceread.native.batch import Batch
 from onceread.native.context import Context
 from onceread.native.errors import StateImportFailed
-from onceread.native.model import MemoryKind
 
 logger = logging.getLogger(__name__)
 
@@ -445,5 +444,3 @@ class Scheduler:
             reply.read_again(tokens)
             return
         sequence.append(tokens, self.pool.ledger.take(tokens, 0))
-        if self._context.model.memory_kind is not MemoryKind.PLAIN:
-            sequence.cuttable = False  # a windowed blob keeps only its last window: exact at its end alone

@@ -88,7 +88,7 @@ class Context:
         p.flash_attn_type = FLASH_ATTN[params.flash_attn]
         p.offload_kqv = params.offload_kqv
         p.kv_unified = True  # streams abort or mix conversations when a range is copied
-        p.swa_full = True  # without it a sequence rolled back past its window is silently wrong
+        p.swa_full = True  # a small one can fill up with cells that two sequences left behind together
         p.no_perf = True
         logs.forget_errors()
         self._c: Any = lib.llama_init_from_model(model.handle, p)
