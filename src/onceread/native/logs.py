@@ -13,8 +13,8 @@ from onceread.native.library import lib
 logger = logging.getLogger("onceread.llama")
 
 # ggml_log_level -> logging. llama.cpp calls everything about loading "info"; a server's user wants it only with debug.
-_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.ERROR, 4: logging.DEBUG}
-_ERROR = 3
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.ERROR}
+_ERROR = 4
 _CONTINUED = 5
 
 _lock = threading.Lock()

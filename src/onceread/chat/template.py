@@ -1,0 +1,134 @@
+"""A model's chat template: from messages to text and control tokens."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from onceread.chat.builtin import FALLBACK, find_template
+from onceread.chat.errors import TemplateError, TemplateUnusable
+from onceread.chat.guard import ControlStrings, Guard
+from onceread.chat.rendered import Rendered
+from onceread.chat.sandbox import RaisedByTemplate, Sandbox, run
+
+if TYPE_CHECKING:
+    from onceread.native.model import Model
+
+Message = Mapping[str, Any]
+
+_RESERVED = frozenset({"messages", "bos_token", "eos_token", "add_generation_prompt", "tools", "documents"})
+_MAX_ERROR = 2000
+
+
+class ChatTemplate:
+    """A compiled template, ready to render. Thread-safe."""
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        control_tokens: Mapping[str, int],
+        bos_token: str = "",
+        eos_token: str = "",
+    ) -> None:
+        """Raises TemplateUnusable if the source does not compile."""
+        self.source = source
+        self._control = ControlStrings(control_tokens)
+        self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
+        # Most templates print whatever role they get; one that handles `developer` says the word.
+        self._knows_developer = re.search(r"""["']developer["']""", source) is not None
+        try:
+            self._template = Sandbox().from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise TemplateUnusable(f"the chat template does not compile: {_line(error)}") from error
+
+    @classmethod
+    def of_model(cls, model: Model, file_or_name: str | None = None) -> ChatTemplate:
+        """The template that ``file_or_name`` names, else the model's own, else ChatML.
+
+        Raises TemplateUnusable.
+        """
+        if file_or_name is not None:
+            source = find_template(file_or_name)
+        else:
+            source = model.chat_template or find_template(FALLBACK)
+        vocab = model.vocab
+        return cls(
+            source,
+            control_tokens=vocab.control_tokens,
+            bos_token=vocab.text(vocab.bos) if vocab.bos >= 0 else "",
+            eos_token=vocab.text(vocab.eos) if vocab.eos >= 0 else "",
+        )
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Rendered:
+        """The conversation as the model should see it.
+
+        ``add_generation_prompt`` opens the assistant's turn at the end.
+        ``continue_final_message`` leaves the last message open instead, right after its text,
+        so that the reply goes on where it stops. ``variables`` are the template's own
+        (``{"enable_thinking": False}``). No string in either turns into control tokens;
+        only roles are the template's to print as they are, so the caller must know them all.
+
+        Raises TemplateError with the template's own words if it refuses the messages.
+        """
+        variables = variables or {}
+        if reserved := _RESERVED.intersection(variables):
+            raise TemplateError(f"{min(reserved)!r} can't be set as a variable of the chat template")
+        if continue_final_message and add_generation_prompt:
+            raise TemplateError("a message can't be continued and a new one begun at the same time")
+        guard = Guard(self._control, [[dict(message) for message in messages], dict(variables)], self.source)
+        guarded = [self._guarded(message, guard) for message in messages]
+        if continue_final_message:
+            if not guarded:
+                raise TemplateError("there is no message to continue")
+            # The end of the text is marked with a character of its own, and the output cut there.
+            # Looking for the text itself would fail where templates trim it or repeat it.
+            guarded[-1]["content"] = str(guarded[-1].get("content") or "") + guard.end
+        output = self._run(
+            guard,
+            {
+                "tools": None,
+                "documents": None,
+                **{name: guard.mark(value) for name, value in variables.items()},
+                **self._tokens,
+                "messages": guarded,
+                "add_generation_prompt": add_generation_prompt,
+            },
+        )
+        if continue_final_message:
+            output, found, _ = output.rpartition(guard.end)
+            if not found:
+                raise TemplateError("the chat template hides the final message, so it can't be continued")
+        return Rendered(guard.segments(output))
+
+    def _guarded(self, message: Message, guard: Guard) -> dict[str, Any]:
+        guarded = {key: value if key == "role" else guard.mark(value) for key, value in message.items()}
+        if guarded.get("role") == "developer" and not self._knows_developer:
+            guarded["role"] = "system"
+        return guarded
+
+    def _run(self, guard: Guard, variables: Mapping[str, Any]) -> str:
+        try:
+            return run(self._template, variables)
+        except RaisedByTemplate as error:
+            said = guard.unmark(str(error))[:_MAX_ERROR]
+            raise TemplateError(said or "the chat template refused these messages") from None
+        except Exception as error:  # the template is a program of somebody else's
+            said = guard.unmark(_line(error))
+            raise TemplateError(f"the chat template failed on these messages: {said}") from error
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    where = f" (line {error.lineno})" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+    return text[:_MAX_ERROR] + where

@@ -1,0 +1,1 @@
+"""The command line: `onceread serve` and what belongs to it."""

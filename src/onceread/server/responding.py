@@ -1,0 +1,44 @@
+"""The course of every completion request: submit, wait, answer whole or as a stream, stop if nobody waits."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import JSONResponse, Response
+
+from onceread.engine.request import Completed
+from onceread.engine.request import Request as EngineRequest
+from onceread.server.answering import Answering, until_disconnect
+from onceread.server.body import ignored_warning
+from onceread.server.event_stream import EventStream
+from onceread.server.generation_fields import GenerationFields
+
+
+async def respond(
+    request: Request,
+    body: GenerationFields,
+    answering: Answering,
+    prepare: Callable[[], Sequence[EngineRequest]],
+    *,
+    chunks: Callable[[], AsyncIterator[bytes]],
+    whole: Callable[[list[Completed]], dict[str, Any]],
+) -> Response:
+    """The answer to ``request``: ``chunks()`` as events if it asked for a stream, else ``whole(answers)``.
+
+    What goes wrong before the first token is raised, also for streams. Nothing goes on running when
+    this raises, or when the client goes.
+    """
+    streams = False
+    try:
+        await until_disconnect(request, answering.start(prepare))
+        headers = ignored_warning(body)
+        if body.stream:
+            streams = True  # from here on the response sees to the cancelling
+            return EventStream(answering, chunks(), headers)
+        answers = await until_disconnect(request, answering.gather())
+        return JSONResponse(whole(answers), headers=headers)
+    finally:
+        if not streams:
+            answering.cancel()

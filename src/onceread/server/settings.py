@@ -1,0 +1,356 @@
+"""Every setting of the server, from flags, ``ONCEREAD_*`` variables and a TOML file, checked in one place.
+
+A flag wins over the environment, the environment over the file, the file over the defaults.
+What is wrong is said in one line that names the place it was set.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import platformdirs
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ENV_PREFIX = "ONCEREAD_"
+DEFAULT_KEY_NAME = "default"
+
+CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+FlashAttention = Literal["auto", "on", "off"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
+
+
+class SettingsError(Exception):
+    """A setting that can't be used. The message is one line that names the flag, variable or key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """One key that clients may present. Keys of one name share a cache; names never see each other's."""
+
+    name: str
+    secret: SecretStr
+
+    @classmethod
+    def parse(cls, text: str) -> ApiKey:
+        """``NAME=SECRET``; a bare secret is named ``default``. Errors never repeat the text."""
+        name, separator, secret = text.strip().partition("=")
+        if not separator:
+            name, secret = DEFAULT_KEY_NAME, name
+        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) and separator:
+            raise ValueError(
+                "a key's name may hold letters, digits, '.', '_' and '-', at most 64: NAME=SECRET"
+            )
+        if not secret.strip("=") or not secret.isprintable() or not secret.isascii():
+            raise ValueError("must be NAME=SECRET, with a secret of printable ASCII characters")
+        return cls(name, SecretStr(secret))
+
+
+def parse_size(value: object) -> object:
+    """``16MiB``, ``500kB``, ``2G`` or a number of bytes, as bytes. What is not text is left alone."""
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?|)B?\s*", value.upper())
+    if match is None:
+        raise ValueError("must be a size such as 16MiB, 500kB or a number of bytes")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _items(value: object) -> object:
+    """Text with commas, as the environment has it, or a list, as flags and the file have it."""
+    if isinstance(value, str):
+        value = value.split(",")
+    if isinstance(value, list | tuple):
+        return [item.strip() if isinstance(item, str) else item for item in value if item != ""]
+    return value
+
+
+def _keys(value: object) -> object:
+    value = _items(value)
+    if not isinstance(value, list):
+        raise ValueError("must be a list of NAME=SECRET")
+    keys = [item if isinstance(item, ApiKey) else ApiKey.parse(str(item)) for item in value]
+    by_secret = {key.secret.get_secret_value(): key.name for key in keys}
+    if any(by_secret[key.secret.get_secret_value()] != key.name for key in keys):
+        raise ValueError("two keys of different names have the same secret")
+    return tuple(keys)
+
+
+def _host(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._:%-]+", value):
+        raise ValueError("must be a host name or an IP address")
+    return value
+
+
+def _origin(value: str) -> str:
+    if value != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", value):
+        raise ValueError("must be an origin such as http://localhost:3000, or *")
+    return value
+
+
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach a server bound to ``host``?"""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.split("%")[0]).is_loopback
+    except ValueError:
+        return False  # a name: whatever it resolves to
+
+
+def _setting(group: str, help: str, *, metavar: str = "", flag: str = "", **limits: Any) -> Any:  # noqa: A002
+    """A field with what the command line and the documentation say of it."""
+    extra: dict[str, Any] = {"group": group, "metavar": metavar, "flag": flag}
+    return Field(description=help, json_schema_extra=extra, **limits)
+
+
+class Settings(BaseSettings):
+    """All settings. ``Settings(...)`` takes keywords and the environment; `load_settings` adds the file."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        protected_namespaces=(),
+        validate_default=False,
+    )
+
+    model: Path | None = _setting(
+        "Model", "GGUF file (default: the demo model)", metavar="FILE", default=None
+    )
+    model_name: str | None = _setting(
+        "Model", "name in the API (default: the file's)", metavar="NAME", default=None, min_length=1
+    )
+    chat_template: str | None = _setting(
+        "Model", "Jinja file or name, over the GGUF's", metavar="FILE|NAME", default=None, min_length=1
+    )
+    gpu_layers: int = _setting("Model", "layers on the GPU, -1 = all", metavar="N", default=0, ge=-1)
+
+    ctx_size: int | None = _setting(
+        "Context", "total cells (default: by free memory)", metavar="N", default=None, ge=64
+    )
+    parallel: int = _setting("Context", "requests decoding together", metavar="N", default=4, ge=1, le=128)
+    batch_size: int = _setting(
+        "Context", "prompt tokens per slice", metavar="N", default=512, ge=32, le=16384
+    )
+    threads: int | None = _setting(
+        "Context", "for decoding (default: by cores)", metavar="N", default=None, ge=1, le=512
+    )
+    threads_batch: int | None = _setting(
+        "Context", "for prefill (default: by cores)", metavar="N", default=None, ge=1, le=512
+    )
+    cache_type_k: CacheType = _setting("Context", "keys: f16, q8_0, q4_0, ...", metavar="TYPE", default="f16")
+    cache_type_v: CacheType = _setting("Context", "values: the same types", metavar="TYPE", default="f16")
+    flash_attn: FlashAttention = _setting("Context", "auto, on or off", metavar="WHEN", default="auto")
+
+    host: Annotated[str, AfterValidator(_host)] = _setting(
+        "Server", "address to bind", metavar="HOST", default="127.0.0.1"
+    )
+    port: int = _setting("Server", "0 = any that is free", metavar="N", default=8000, ge=0, le=65535)
+    keep_alive: float = _setting(
+        "Server", "seconds for idle connections", metavar="S", default=300.0, gt=0, allow_inf_nan=False
+    )
+    shutdown_grace: float = _setting(
+        "Server", "seconds to finish when stopped", metavar="S", default=5.0, ge=0, le=3600
+    )
+    log_level: LogLevel = _setting("Server", "debug, info, warning, error", metavar="LEVEL", default="info")
+
+    api_keys: Annotated[tuple[ApiKey, ...], NoDecode, BeforeValidator(_keys)] = _setting(
+        "Access", "may be given again", metavar="NAME=SECRET", flag="--api-key", default=()
+    )
+    admin_key: SecretStr | None = _setting(
+        "Access", "sees all namespaces (later)", metavar="SECRET", default=None, min_length=1
+    )
+    allow_open: bool = _setting("Access", "any host without a key", default=False)
+    cors_origins: Annotated[
+        tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(_items)
+    ] = _setting("Access", "web pages' origin, repeatable", metavar="URL", flag="--cors-origin", default=())
+
+    max_body_bytes: Annotated[int, BeforeValidator(parse_size)] = _setting(
+        "Limits", "largest request body", metavar="SIZE", default=16 * 1024**2, ge=1024
+    )
+    max_tokens_limit: int | None = _setting(
+        "Limits", "longest reply (default: none)", metavar="N", default=None, ge=1
+    )
+    queue_limit: int = _setting("Limits", "waiting requests before a 503", metavar="N", default=256, ge=1)
+
+    cache_dir: Path = _setting(
+        "Disk store (used from a later version on)",
+        "where states are kept",
+        metavar="DIR",
+        default_factory=lambda: platformdirs.user_cache_path("onceread"),
+    )
+    no_disk_cache: bool = _setting(
+        "Disk store (used from a later version on)", "keep nothing on disk", default=False
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_none(cls, values: object) -> object:
+        """None is "not said", in every source."""
+        if isinstance(values, dict):
+            return {name: value for name, value in values.items() if value is not None}
+        return values
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Settings:
+        if not self.api_keys and not self.allow_open and not is_loopback(self.host):
+            raise ValueError(
+                f"host {self.host} can be reached from other machines: "
+                "give --api-key NAME=SECRET, or --allow-open if anyone may use it"
+            )
+        if self.flash_attn == "off" and self.cache_type_v not in ("f32", "f16", "bf16"):
+            raise ValueError(
+                f"cache_type_v {self.cache_type_v} needs flash attention: "
+                "leave out --flash-attn off, or use f16"
+            )
+        return self
+
+
+def field_meta(name: str) -> tuple[str, str, str, str]:
+    """What the command line shows of a setting: its group, flag, metavar and help."""
+    field: FieldInfo = Settings.model_fields[name]
+    extra = field.json_schema_extra
+    assert isinstance(extra, dict)
+    flag = str(extra["flag"]) or "--" + name.replace("_", "-")
+    return str(extra["group"]), flag, str(extra["metavar"]), field.description or ""
+
+
+def default_config_path() -> Path:
+    """The TOML file that is read if it exists and none is named."""
+    return platformdirs.user_config_path("onceread") / "config.toml"
+
+
+def load_settings(
+    flags: Mapping[str, object] | None = None,
+    *,
+    config: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Settings from all sources. Raises SettingsError, one line that names where the value came from.
+
+    ``flags`` holds what was given on the command line; None and empty lists count as not given.
+    ``environ`` is only looked at for the file's name and for error messages.
+    """
+    given: dict[str, Any] = {
+        name: value for name, value in (flags or {}).items() if value is not None and value != []
+    }
+    if config is None and environ.get(ENV_PREFIX + "CONFIG"):
+        config = Path(environ[ENV_PREFIX + "CONFIG"])
+    if config is not None:
+        config = config.expanduser()
+        from_file = _read_toml(config)
+    else:
+        config = default_config_path()
+        from_file = _read_toml(config) if config.is_file() else {}
+
+    class WithFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, init_kwargs=from_file)
+
+    try:
+        loaded = WithFile(**given)
+    except ValidationError as error:
+        raise SettingsError(_one_line(error, given, from_file, config, environ)) from None
+    # The plain class, so that repr, pickling and isinstance hold no surprise.
+    return Settings.model_construct(_fields_set=loaded.model_fields_set, **dict(loaded))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SettingsError(f"there is no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SettingsError(f"the configuration file {path} can't be read: {reason}") from None
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(
+            f"the configuration file {path} is not valid TOML: {' '.join(str(error).split())}"
+        ) from None
+    for key in values:
+        if key not in Settings.model_fields:
+            near = difflib.get_close_matches(key.replace("-", "_"), Settings.model_fields, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise SettingsError(f"unknown key {key!r} in {path}{hint}")
+    for key in ("model", "cache_dir", "chat_template"):  # a path in the file is relative to the file
+        value = values.get(key)
+        if isinstance(value, str):
+            beside = path.parent / Path(value).expanduser()
+            if key != "chat_template" or beside.is_file():
+                values[key] = str(beside)
+    return values
+
+
+def _one_line(
+    error: ValidationError,
+    flags: Mapping[str, object],
+    from_file: Mapping[str, object],
+    path: Path,
+    environ: Mapping[str, str],
+) -> str:
+    first = error.errors(include_url=False, include_input=True)[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    message = message.replace(
+        "Value should have at least 1 item after validation, not 0", "must not be empty"
+    )
+    message = message.replace("String should have at least 1 character", "must not be empty")
+    message = re.sub(r"a valid integer, unable to parse string as an integer", "a whole number", message)
+    message = re.sub(r"a valid number, unable to parse string as a number", "a number", message)
+    message = re.sub(r"a valid boolean, unable to interpret input", "true or false", message)
+    if not name:
+        return message
+    variable = ENV_PREFIX + name.upper()
+    if name in flags:
+        place, value = field_meta(name)[1], flags[name]
+    elif variable in {key.upper() for key in environ}:
+        place, value = variable, next(text for key, text in environ.items() if key.upper() == variable)
+    elif name in from_file:
+        place, value = f"{name!r} in {path}", from_file[name]
+    else:
+        return f"{name}: {message}"
+    if name in ("api_keys", "admin_key"):  # secrets are not repeated
+        return f"{place}: {message}"
+    return (
+        f"{place}: {message}, not {value!r}"
+        if message.startswith("must be ") and value
+        else f"{place}: {message}"
+    )
+
+
+CACHE_TYPES: tuple[str, ...] = get_args(CacheType)

@@ -1,0 +1,220 @@
+"""OpenAI's own Python client, sync and async, streaming and not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import openai
+import pytest
+from openai import AsyncOpenAI, OpenAI
+from tests.server.live import Live
+
+pytestmark = pytest.mark.model
+
+MODEL = "any-name"
+MESSAGES: Any = [{"role": "user", "content": "Name three colours."}]
+GREEDY: Any = {"model": MODEL, "temperature": 0, "max_tokens": 8}
+
+
+@pytest.fixture
+def client(live: Live) -> OpenAI:
+    return OpenAI(base_url=live.url + "/v1", api_key="sk-anna", max_retries=0)
+
+
+@pytest.fixture
+def async_client(live: Live) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=live.url + "/v1", api_key="sk-anna", max_retries=0)
+
+
+@pytest.fixture
+def said(client: OpenAI) -> str:
+    """What the model says to MESSAGES, whole and greedy."""
+    text = client.chat.completions.create(messages=MESSAGES, **GREEDY).choices[0].message.content
+    assert text
+    return text
+
+
+def test_whole(client: OpenAI) -> None:
+    answer = client.chat.completions.create(messages=MESSAGES, **GREEDY)
+    assert answer.choices[0].message.role == "assistant"
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.model == "SmolLM2-135M-Instruct.Q4_1"
+    usage = answer.usage
+    assert usage is not None
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens is not None
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert 0 < usage.completion_tokens <= 8
+
+
+def test_streams_say_the_same(client: OpenAI, said: str) -> None:
+    stream = client.chat.completions.create(
+        messages=MESSAGES, stream=True, stream_options={"include_usage": True}, **GREEDY
+    )
+    *chunks, last = list(stream)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == said
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert [c.choices[0].finish_reason for c in chunks].count(None) == len(chunks) - 1
+    assert last.choices == []
+    assert last.usage is not None
+    assert last.usage.prompt_tokens_details is not None
+    # The prompt was read before: only its last token must be, for its logits.
+    assert last.usage.prompt_tokens_details.cached_tokens == last.usage.prompt_tokens - 1
+
+
+def test_async_says_the_same(async_client: AsyncOpenAI, said: str) -> None:
+    async def whole() -> str | None:
+        answer = await async_client.chat.completions.create(messages=MESSAGES, **GREEDY)
+        text: str | None = answer.choices[0].message.content
+        return text
+
+    async def streamed() -> str:
+        stream = await async_client.chat.completions.create(messages=MESSAGES, stream=True, **GREEDY)
+        return "".join([c.choices[0].delta.content or "" async for c in stream])
+
+    async def together() -> list[str | None]:
+        return list(await asyncio.gather(whole(), streamed(), whole(), streamed()))
+
+    assert asyncio.run(together()) == [said] * 4
+
+
+def test_several_replies(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, n=3, seed=1, temperature=1.5, max_tokens=6
+    )
+    assert [c.index for c in answer.choices] == [0, 1, 2]
+    assert len({c.message.content for c in answer.choices}) > 1
+    again = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, n=3, seed=1, temperature=1.5, max_tokens=6, stream=True
+    )
+    texts = ["", "", ""]
+    for chunk in again:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert all(texts)
+
+
+def test_stop_strings(client: OpenAI, said: str) -> None:
+    stop = said[2:5]
+    answer = client.chat.completions.create(messages=MESSAGES, stop=stop, **GREEDY).choices[0]
+    assert (answer.message.content, answer.finish_reason) == (said[: said.index(stop)], "stop")
+    chunks = client.chat.completions.create(messages=MESSAGES, stop=[stop, "§"], stream=True, **GREEDY)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks) == said[: said.index(stop)]
+
+
+def test_logprobs(client: OpenAI, said: str) -> None:
+    answer = client.chat.completions.create(
+        messages=MESSAGES, logprobs=True, top_logprobs=3, **GREEDY
+    ).choices[0]
+    assert answer.logprobs is not None
+    content = answer.logprobs.content
+    assert content is not None
+    assert "".join(entry.token for entry in content) == said
+    assert b"".join(bytes(entry.bytes or []) for entry in content).decode() == said
+    for entry in content:
+        assert entry.logprob <= 0
+        assert len(entry.top_logprobs) == 3
+        assert entry.top_logprobs[0].token == entry.token  # greedy
+        assert [t.logprob for t in entry.top_logprobs] == sorted(
+            (t.logprob for t in entry.top_logprobs), reverse=True
+        )
+
+
+def test_text_completions(client: OpenAI) -> None:
+    whole = client.completions.create(prompt=["One, two,", "The sky is"], logprobs=2, **GREEDY)
+    texts = [c.text for c in whole.choices]
+    for choice in whole.choices:
+        logprobs = choice.logprobs
+        assert logprobs is not None
+        assert logprobs.tokens is not None
+        assert "".join(logprobs.tokens) == choice.text
+        assert logprobs.text_offset == [
+            len("".join(logprobs.tokens[:i])) for i in range(len(logprobs.tokens))
+        ]
+        assert logprobs.top_logprobs is not None
+        assert all(token in top for token, top in zip(logprobs.tokens, logprobs.top_logprobs, strict=True))
+    streamed = ["", ""]
+    for chunk in client.completions.create(prompt=["One, two,", "The sky is"], stream=True, **GREEDY):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.text
+    assert streamed == texts
+
+
+def test_token_ids_and_echo(client: OpenAI, live: Live) -> None:
+    prompt = "The sky is"
+    ids = live.model.vocab.tokenize(prompt, add_special=True, parse_special=True)
+    by_text = client.completions.create(prompt=prompt, echo=True, **GREEDY).choices[0].text
+    by_ids = client.completions.create(prompt=ids, echo=True, **GREEDY).choices[0].text
+    assert by_text.startswith(prompt)
+    assert by_ids == by_text
+
+
+def test_continuing_a_message(client: OpenAI, said: str) -> None:
+    begun: Any = [*MESSAGES, {"role": "assistant", "content": said[:6]}]
+    answer = client.chat.completions.create(
+        messages=begun, extra_body={"continue_final_message": True}, model=MODEL, temperature=0, max_tokens=2
+    )
+    assert answer.choices[0].message.content
+    assert "assistant" not in answer.choices[0].message.content
+
+
+def test_a_second_turn_reads_only_what_is_new(client: OpenAI, live: Live, said: str) -> None:
+    more: Any = [
+        *MESSAGES,
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": "And three more?"},
+    ]
+    usage = client.chat.completions.create(messages=more, **GREEDY).usage
+    assert usage is not None
+    assert usage.prompt_tokens_details is not None
+    new = live.model.vocab.tokenize(
+        "user\nAnd three more?assistant\n", add_special=False, parse_special=False
+    )
+    # What is new: the turn's text, the control tokens and line breaks around it, and the end of the last reply.
+    evaluated = usage.prompt_tokens - (usage.prompt_tokens_details.cached_tokens or 0)
+    assert evaluated <= len(new) + 8
+
+
+def test_models(client: OpenAI) -> None:
+    (model,) = client.models.list().data
+    assert client.models.retrieve(model.id).id == model.id == "SmolLM2-135M-Instruct.Q4_1"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+class TestErrors:
+    def test_wrong_key(self, live: Live) -> None:
+        with pytest.raises(openai.AuthenticationError) as caught:
+            OpenAI(base_url=live.url + "/v1", api_key="wrong", max_retries=0).models.list()
+        assert caught.value.code == "invalid_api_key"
+
+    def test_wrong_parameter(self, client: OpenAI) -> None:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model=MODEL, messages=MESSAGES, temperature=-1, max_tokens=1)
+        assert caught.value.param == "temperature"
+
+    def test_tools(self, client: OpenAI) -> None:
+        tool: Any = {"type": "function", "function": {"name": "f"}}
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[tool], max_tokens=1)
+        assert (caught.value.param, caught.value.code) == ("tools", "unsupported_parameter")
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_too_long(self, client: OpenAI, stream: bool) -> None:
+        long: Any = [{"role": "user", "content": "word " * 5000}]
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(model=MODEL, messages=long, stream=stream)
+        assert (caught.value.param, caught.value.code) == ("messages", "context_length_exceeded")
+        assert isinstance(caught.value.body, dict)
+        assert caught.value.body["n_prompt_tokens"] > caught.value.body["n_ctx"]
+
+    def test_closing_a_stream_ends_the_request(self, client: OpenAI, live: Live) -> None:
+        before = live.engine.stats().requests_cancelled
+        stream = client.completions.create(
+            model=MODEL, prompt="On and on", max_tokens=3000, stream=True, extra_body={"ignore_eos": True}
+        )
+        next(iter(stream))
+        stream.close()
+        assert live.idle()
+        assert live.engine.stats().requests_cancelled == before + 1
