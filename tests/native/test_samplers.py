@@ -134,6 +134,13 @@ def test_a_grammar_that_can_not_be_used_is_refused(model: Model, grammar: str) -
         check_grammar(model.vocab, grammar)
 
 
+def test_a_grammar_that_would_overflow_the_parsers_stack_is_refused(model: Model) -> None:
+    deep = 20_000
+    with pytest.raises(GrammarInvalid, match="deeper than"):
+        check_grammar(model.vocab, "root ::= " + "(" * deep + '"a"' + ")" * deep)
+    check_grammar(model.vocab, 'root ::= ("(((" [(]) # ((((')
+
+
 def test_sampling_leaves_the_logits_alone(
     model: Model, make_context: Callable[..., Context], batch: Batch
 ) -> None:

@@ -29,9 +29,9 @@ def test_control_tokens_have_no_text_and_end_of_turn_ends(model: Model) -> None:
     assert vocab.text(end) == "<|im_end|>"
 
 
-@given(text=st.text(st.characters(max_codepoint=0x3FFFF, codec="utf-8"), max_size=60))
+@given(text=st.text(st.characters(max_codepoint=0x3FFFF, exclude_categories=("Cc", "Cs")), max_size=60))
 def test_what_goes_in_comes_out(model: Model, text: str) -> None:
-    # Beyond plane 3 this vocabulary lacks the lead bytes, and llama.cpp drops what has no token.
+    # This vocabulary lacks some control characters and lead bytes; llama.cpp drops what has no token.
     vocab = model.vocab
     assert vocab.detokenize(vocab.tokenize(text, add_special=False, parse_special=False)) == text.encode()
 

@@ -180,6 +180,7 @@ EXTREME: dict[str, dict[str, Any]] = {
     "a grammar of nothing": {"grammar": 'root ::= ""'},
     "a grammar that calls itself": {"grammar": 'root ::= root "a" | "b"'},
     "a deep grammar": {"grammar": "root ::= " + "(" * 100 + '"a"' + ")" * 100},
+    "a grammar too deep": {"grammar": "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000},
     "a long chain of rules": {
         "grammar": "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1}\n" for i in range(4000)) + 'r4000 ::= "a"'
     },

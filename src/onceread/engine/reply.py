@@ -172,6 +172,7 @@ class Reply:
 
     def finish_unsampled(self) -> None:
         """A request for no tokens at all: its prompt is read, and that was it."""
+        self.job.first_token = self.job.last_token = time.monotonic()
         self._finish("length")
 
     def end(self) -> None:

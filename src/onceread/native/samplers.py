@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import secrets
 from typing import Any
 
@@ -17,6 +18,8 @@ from onceread.native.vocabulary import Vocabulary
 
 _MIN_KEEP = 1  # a sampler that leaves no candidate aborts the process
 _MAX_GRAMMAR_BYTES = 256 * 1024
+_MAX_GRAMMAR_DEPTH = 100
+_NOT_CODE = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*')  # strings, classes, comments
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
 
@@ -209,6 +212,7 @@ def _grammar(vocab: Vocabulary, grammar: str) -> Any:
         raise GrammarInvalid(f"the grammar has {len(text)} bytes; {_MAX_GRAMMAR_BYTES} is the limit")
     if not text.strip():
         raise GrammarInvalid("the grammar is empty")
+    _check_depth(grammar)
     if b"\0" in text:
         raise GrammarInvalid("the grammar holds a NUL character")
     logs.forget_errors()
@@ -218,3 +222,12 @@ def _grammar(vocab: Vocabulary, grammar: str) -> Any:
             f"the grammar can't be used: {logs.last_error() or 'it does not parse or has no rule root'}"
         )
     return sampler
+
+
+def _check_depth(grammar: str) -> None:
+    # llama.cpp's parser calls itself for each parenthesis, and the process dies when its stack is full.
+    depth = 0
+    for parenthesis in re.findall(r"[()]", re.sub(_NOT_CODE, "", grammar)):
+        depth += 1 if parenthesis == "(" else -1
+        if depth > _MAX_GRAMMAR_DEPTH:
+            raise GrammarInvalid(f"the grammar nests parentheses deeper than {_MAX_GRAMMAR_DEPTH}")

@@ -23,25 +23,12 @@ _MAX_BIASES = 1024
 _MAX_STOPS = 16
 _MAX_STOP = 1000
 _MAX_BREAKERS = 16  # each costs a search through the whole vocabulary
-_MAX_NESTING = 100
-_GBNF_NOT_CODE = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*')  # strings, classes, comments
 _DEFAULTS = SamplingParams()
 
 
 def _no_nul(text: str) -> str:
     if "\0" in text:  # C would read the string up to here and no further
         raise PydanticCustomError("nul_character", "must not hold NUL characters")
-    return text
-
-
-def _grammar(text: str) -> str:
-    # llama.cpp's parser calls itself for each parenthesis, and the process dies when the stack is full.
-    depth = 0
-    for parenthesis in re.sub(_GBNF_NOT_CODE, "", text):
-        depth += {"(": 1, ")": -1}.get(parenthesis, 0)
-        if depth > _MAX_NESTING:
-            message = "has parentheses nested deeper than {n}"
-            raise PydanticCustomError("grammar_nesting", message, {"n": _MAX_NESTING})
     return text
 
 
@@ -71,7 +58,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 LookBack = Annotated[int, Field(ge=-1, le=_MAX_LOOK_BACK)]
 Breaker = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(_no_nul)]
-Grammar = Annotated[str, Field(max_length=64 * 1024), AfterValidator(_no_nul), AfterValidator(_grammar)]
+Grammar = Annotated[str, Field(max_length=64 * 1024), AfterValidator(_no_nul)]
 
 
 class StreamOptions(RequestModel):
