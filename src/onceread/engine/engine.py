@@ -50,14 +50,13 @@ class Engine:
         self.limit = min(self.n_ctx, model.n_ctx_train or self.n_ctx)
         self._inbox: deque[Job] = deque()
         self._wake = threading.Condition()
-        self._waiting = 0  # submitted and not yet begun, for the queue limit
         self._order = 0
         self._started = time.monotonic()
         self._closing = False
         self._deadline = float("inf")
         self._ready = threading.Event()
         self._start_error: BaseException | None = None
-        self._stats = EngineStats()
+        self._scheduler: Scheduler | None = None
         self._thread = threading.Thread(target=self._run, name="onceread-engine", daemon=True)
 
     # -- any thread --------------------------------------------------------
@@ -87,7 +86,7 @@ class Engine:
         with self._wake:
             try:
                 self._refuse_if_down()
-                waiting = self._waiting + len(self._inbox)
+                waiting = self.stats().waiting
                 if waiting >= self.config.queue_limit:
                     raise QueueFull(waiting, self._retry_after(waiting))
             except BaseException:
@@ -101,8 +100,10 @@ class Engine:
         return handle
 
     def stats(self) -> EngineStats:
-        """A consistent picture, at most one turn old."""
-        stats = self._stats
+        """Totals and how things stand; each number is true, though not all of the same instant."""
+        if self._scheduler is None:
+            return EngineStats()
+        stats = self._scheduler.stats()
         return replace(stats, waiting=stats.waiting + len(self._inbox))
 
     def close(self, grace: float = 5.0) -> None:
@@ -164,7 +165,7 @@ class Engine:
             ) from error
 
     def _retry_after(self, waiting: int) -> int:
-        stats = self._stats
+        stats = self.stats()
         done = max(1, stats.requests_total - stats.running - stats.waiting)
         each = (time.monotonic() - self._started) / done
         return int(min(60, max(1, each * waiting / 2)))
@@ -187,8 +188,8 @@ class Engine:
             self.failure = str(error)
             self._ready.set()
             return
+        self._scheduler = scheduler
         self.state = "ok"
-        self._publish(scheduler)
         self._ready.set()
         try:
             self._loop(scheduler)
@@ -200,7 +201,6 @@ class Engine:
             scheduler.fail_all(EngineFailed(f"the engine has stopped: {self.failure}"))
         finally:
             self._refuse_rest()
-            self._publish(scheduler)
             scheduler.close()
             context.close()
 
@@ -235,7 +235,6 @@ class Engine:
                 scheduler.fail_all(EngineFailed(str(error)))
                 if failures >= _MAX_FAILURES:
                     raise
-            self._publish(scheduler)
 
     def _take_inbox(self, scheduler: Scheduler) -> None:
         while self._inbox:
@@ -251,7 +250,3 @@ class Engine:
                 for reply in job.replies:
                     reply.end()
                 job.close(ShuttingDown("the server is shutting down"))
-
-    def _publish(self, scheduler: Scheduler) -> None:
-        self._stats = scheduler.stats()
-        self._waiting = self._stats.waiting

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import queue
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -118,22 +116,20 @@ class RequestHandle:
         self.request = request
         self.created = time.monotonic()
         self._notify = notify
-        self._events: deque[Event] = deque()
-        self._ready = threading.Semaphore(0)
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._cancelled = False
         self._wake: Callable[[], None] | None = None
 
     def take(self) -> Event | None:
         """The next event, or None if there is none yet. Never blocks."""
-        if not self._ready.acquire(blocking=False):
+        try:
+            return self._events.get_nowait()
+        except queue.Empty:
             return None
-        return self._events.popleft()
 
     def get(self, timeout: float | None = None) -> Event:
         """The next event, waiting for it. Raises ``queue.Empty`` after ``timeout`` seconds."""
-        if not self._ready.acquire(timeout=timeout):
-            raise queue.Empty
-        return self._events.popleft()
+        return self._events.get(timeout=timeout)
 
     def __iter__(self) -> Iterator[Event]:
         """Every event up to and including the :class:`DoneEvent`."""
@@ -160,8 +156,7 @@ class RequestHandle:
         self._wake = wake
 
     def push(self, event: Event) -> None:
-        self._events.append(event)
-        self._ready.release()
+        self._events.put(event)
         if self._notify is not None:
             self._notify()
 

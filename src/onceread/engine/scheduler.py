@@ -71,8 +71,9 @@ class Scheduler:
         self.waiting.extend(job.replies)
 
     def stats(self) -> EngineStats:
-        """How things stand, and the totals since the start."""
+        """How things stand, and the totals since the start. May be called from any thread."""
         pool = self.pool
+        open_jobs = list(self._open.values())  # a copy in one step, which a running turn can't disturb
         return EngineStats(
             requests_total=self.requests,
             requests_cancelled=self.cancelled,
@@ -85,7 +86,7 @@ class Scheduler:
             set_aside_total=self.set_aside,
             evictions_total=pool.evictions,
             running=len(self.active),
-            waiting=len({r.job.order for r in self.waiting}),
+            waiting=sum(1 for job in open_jobs if not job.admitted),
             set_aside=len(self.aside),
             residents=len(pool.residents),
             cells_used=pool.ledger.used,
