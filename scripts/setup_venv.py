@@ -143,6 +143,23 @@ def find_compiler() -> str:
     return found["C++"]
 
 
+def build_arguments() -> str:
+    """CMAKE_ARGS for llama.cpp: the user's own, and no AMX where the compiler is known to get it wrong.
+
+    What GCC 12.2 makes of ggml's AMX code dies at the first matrix product; see docs/threads.md.
+    """
+    arguments = os.environ.get("CMAKE_ARGS", "")
+    compiler = shlex.split(os.environ.get("CC", "cc"))
+    if "_FLAGS" in arguments or "_COMPILER" in arguments or shutil.which(compiler[0]) is None:
+        return arguments
+    defines = run(*compiler, "-march=native", "-dM", "-E", "-x", "c", os.devnull).stdout
+    gcc = re.search(r"__GNUC__ (\d+)", defines)
+    if "__AMX_INT8__" not in defines or "__clang__" in defines or gcc is None or int(gcc[1]) >= 14:
+        return arguments
+    flags = (f"-DCMAKE_{language}_FLAGS=-mno-amx-int8" for language in ("C", "CXX"))
+    return " ".join([arguments, *flags]).strip()
+
+
 def install(announcement: str) -> None:
     """Run pip with its output in the log, and show a line on how far it is.
 
@@ -150,7 +167,7 @@ def install(announcement: str) -> None:
     """
     command = [str(PYTHON), "-m", "pip", "install", "--verbose", "--no-input", "--progress-bar", "off"]
     command += ["--disable-pip-version-check", "-c", str(ROOT / "constraints.txt"), "-e", f"{ROOT}[{EXTRAS}]"]
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "CMAKE_ARGS": build_arguments()}
     with LOG.open("w") as log:
         pip = subprocess.Popen(
             command,

@@ -249,6 +249,7 @@ _CHECKS = [
 ]
 
 
+@pytest.mark.soak
 @schema.parametrize()
 @_relaxed
 def test_by_the_document(live: Live, soak_scale: float, case: Any) -> None:
