@@ -18,6 +18,7 @@ from onceread.engine.planner import Plan, Planner
 from onceread.engine.pool import SequencePool
 from onceread.engine.reply import Job, Phase, Reply
 from onceread.engine.sequence import Sequence
+from onceread.engine.slicing import divide
 from onceread.native.batch import Batch
 from onceread.native.context import Context
 from onceread.native.errors import StateImportFailed
@@ -237,9 +238,9 @@ class Scheduler:
             index = batch.add_one(reply.pending, len(reply.sequence), reply.sequence.id)
             entries.append(_Entry(reply, 1, index, True))
         readers = [r for r in self.active if r.phase is Phase.READING]
-        slices = self._slices(readers, beside=len(writers))
-        for reply, n in slices:
-            n = self._room_for(n, len(writers) + sum(e.n for e in entries[len(writers) :]))
+        shares = divide([r.unread for r in readers], self._slice_room(beside=len(writers)))
+        for reply, share in zip(readers, shares, strict=True):
+            n = self._room_for(share, taken=batch.n)
             if n > 0:
                 entries.append(self._read(reply, n))
         if not entries and readers:
@@ -253,34 +254,13 @@ class Scheduler:
         self.pool.make_room(n + taken, self._clock)
         return min(n, self.pool.ledger.free - taken)
 
-    def _slices(self, readers: list[Reply], beside: int) -> list[tuple[Reply, int]]:
-        """Who reads how many tokens in this turn.
-
-        The oldest gets at least half, so that it is never starved; of the other half those who would be
-        done with it go first, so that a short message does not wait behind a long document.
-        """
-        if not readers:
-            return []
+    def _slice_room(self, beside: int) -> int:
+        """How many prompt tokens this turn may read beside ``beside`` replies that are being written."""
         room = self._batch.room
         if beside:
             wanted = int(self._prefill_rate * self._config.slice_seconds)
             room = min(room, max(self._config.min_slice, wanted) - beside)
-        oldest, others = readers[0], readers[1:]
-        slices = []
-        left = room
-        for reply in others:
-            if reply.unread <= left - room // 2 and reply.unread <= left - min(oldest.unread, room // 2):
-                slices.append((reply, reply.unread))
-                left -= reply.unread
-        n = min(oldest.unread, left)
-        slices.insert(0, (oldest, n))
-        left -= n
-        for reply in others:
-            if left > 0 and all(reply is not r for r, _ in slices):
-                n = min(reply.unread, left)
-                slices.append((reply, n))
-                left -= n
-        return slices
+        return max(0, room)
 
     def _read(self, reply: Reply, n: int) -> _Entry:
         sequence = reply.sequence
