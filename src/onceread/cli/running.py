@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _FORCED = 1  # the exit status after a second signal
+_PATIENCE = 10.0  # seconds beyond the grace period that an unforced stop may take
 _LAST_WORDS = 3.0  # seconds that a forced stop may take before the process just ends
 
 
@@ -242,10 +243,14 @@ class _Life:
             target=self._tidy, args=(0.0 if forced else self._settings.shutdown_grace,), daemon=True
         )
         tidy.start()
-        tidy.join(_LAST_WORDS if forced else None)
+        # One decode of a large model, or a grammar llama.cpp loses itself in, can outlast any patience.
+        tidy.join(_LAST_WORDS if forced else self._settings.shutdown_grace + _PATIENCE)
+        stuck = tidy.is_alive() and not forced
+        if stuck:
+            logger.error("llama.cpp did not come back in time; the process ends without it")
         if self._failure is not None:
             raise CommandError(self._failure)
-        if forced:
+        if forced or stuck:
             sys.stdout.flush()
             os._exit(_FORCED)  # the engine may be inside llama.cpp, which can't be interrupted
         say("Stopped.")

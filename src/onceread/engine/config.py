@@ -48,7 +48,8 @@ class EngineStats:
     requests_cancelled: int = 0
     requests_failed: int = 0
     prompt_tokens_total: int = 0
-    prompt_evaluated_total: int = 0
+    prompt_evaluated_total: int = 0  # with cached_context_total it adds up to prompt_tokens_total
+    prompt_reevaluated_total: int = 0  # beyond that: read again for the same request
     cached_context_total: int = 0
     completion_tokens_total: int = 0
     decode_calls_total: int = 0

@@ -22,7 +22,7 @@ from onceread.engine.request import Request, RequestHandle
 from onceread.engine.scheduler import Scheduler
 from onceread.native.batch import Batch
 from onceread.native.context import Context
-from onceread.native.errors import NativeError, SamplerInvalid
+from onceread.native.errors import SamplerInvalid
 from onceread.native.model import Model
 from onceread.native.samplers import Sampler
 
@@ -86,9 +86,11 @@ class Engine:
         with self._wake:
             try:
                 self._refuse_if_down()
-                waiting = self.stats().waiting
-                if waiting >= self.config.queue_limit:
-                    raise QueueFull(waiting, self._retry_after(waiting))
+                stats = self.stats()
+                # Whoever finds a free slot does not wait, though it may take a moment until the engine looks.
+                free = max(0, self.config.parallel - stats.running - stats.set_aside)
+                if stats.waiting >= self.config.queue_limit + free:
+                    raise QueueFull(stats.waiting, self._retry_after(stats.waiting))
             except BaseException:
                 for reply in job.replies:
                     reply.end()
@@ -229,10 +231,11 @@ class Engine:
             try:
                 scheduler.turn()
                 failures = 0
-            except NativeError as error:
+            except Exception as error:
+                # llama.cpp failed, or we have a bug. Either way the context's content is in doubt.
                 failures += 1
-                logger.error("llama.cpp failed, the context is emptied: %s", error)
-                scheduler.fail_all(EngineFailed(str(error)))
+                logger.exception("a turn failed; its requests end with an error, and the context is emptied")
+                scheduler.fail_all(EngineFailed(f"{type(error).__name__}: {error}"))
                 if failures >= _MAX_FAILURES:
                     raise
 

@@ -23,7 +23,8 @@ class QueueFull(EngineError):
     """More requests wait than ``--queue-limit`` allows. Try again after ``retry_after`` seconds."""
 
     def __init__(self, waiting: int, retry_after: int) -> None:
-        super().__init__(f"{waiting} requests are already waiting; try again in {retry_after} s.")
+        who = "1 request is" if waiting == 1 else f"{waiting} requests are"
+        super().__init__(f"{who} already waiting; try again in {retry_after} s.")
         self.waiting = waiting
         self.retry_after = retry_after
 

@@ -23,7 +23,9 @@ from onceread.engine.request import (
 from onceread.engine.sequence import Sequence, Tokens, as_tokens
 from onceread.engine.textstream import TextStream
 from onceread.native.context import Context
-from onceread.native.samplers import GrammarDeadEnd, Sampler
+from onceread.native.errors import GrammarInvalid
+from onceread.native.grammar import GrammarDeadEnd
+from onceread.native.samplers import Sampler
 from onceread.native.vocabulary import Vocabulary
 
 
@@ -43,7 +45,8 @@ class Job:
     order: int  # counts requests; the lower, the older
     replies: list[Reply] = field(default_factory=list)
     prompt_tokens: int = 0
-    evaluated: int = 0
+    kept: int = 0  # of them known when it began
+    evaluated: int = 0  # that went through llama_decode for it, some perhaps twice
     completion_tokens: int = 0
     first_slice: float = 0.0
     first_token: float = 0.0
@@ -59,14 +62,19 @@ class Job:
     def open_replies(self) -> list[Reply]:
         return [r for r in self.replies if r.phase is not Phase.DONE]
 
+    @property
+    def reevaluated(self) -> int:
+        """Prompt tokens that went through llama_decode though they had been read for this request before."""
+        return self.evaluated - min(self.evaluated, self.prompt_tokens - self.kept)
+
     def usage(self) -> Usage:
-        # With n > 1 a reply that came too late for the fork evaluates the last prompt token again, which
-        # must not make "cached" negative on a prompt that was new.
-        evaluated = min(self.evaluated, self.prompt_tokens)
+        """What the request cost so far: of a prompt that was not read to its end, only the part that was."""
+        # A prompt counts once, though a reply that came too late to branch off evaluates its end again.
+        evaluated = min(self.evaluated, self.prompt_tokens - self.kept)
         return Usage(
-            prompt_tokens=self.prompt_tokens,
+            prompt_tokens=self.kept + evaluated,
             evaluated_tokens=evaluated,
-            cached=CachedBySource(context=self.prompt_tokens - evaluated),
+            cached=CachedBySource(context=self.kept),
             completion_tokens=self.completion_tokens,
             queue_seconds=max(0.0, self.admitted - self.handle.created) if self.admitted else 0.0,
             prompt_seconds=max(0.0, self.first_token - self.first_slice) if self.first_token else 0.0,
@@ -95,6 +103,7 @@ class Reply:
         self.aside: bytes | None = None  # the state of a reply set aside, and what it is the state of
         self.aside_tokens: Tokens | None = None
         self.aside_phase = Phase.READING
+        self.aside_alignable = True
         self.forkable = True  # when its prompt is read, other replies of the request may branch from it
         self._sampler = sampler
         self._vocab = vocab
@@ -130,7 +139,7 @@ class Reply:
         request = job.request
         try:
             token = self._sampler.sample(context, index)
-        except GrammarDeadEnd:
+        except (GrammarDeadEnd, GrammarInvalid):  # no way on, or a limit reached on the way
             self._finish("length")
             return False
         now = time.monotonic()

@@ -60,6 +60,7 @@ class Scheduler:
         # Totals since the start.
         self.requests = self.cancelled = self.failed = 0
         self.prompt_tokens = self.evaluated = self.cached = self.completion_tokens = 0
+        self.reevaluated = 0
         self.decode_calls = self.set_aside = 0
 
     @property
@@ -81,6 +82,7 @@ class Scheduler:
             requests_failed=self.failed,
             prompt_tokens_total=self.prompt_tokens,
             prompt_evaluated_total=self.evaluated,
+            prompt_reevaluated_total=self.reevaluated,
             cached_context_total=self.cached,
             completion_tokens_total=self.completion_tokens,
             decode_calls_total=self.decode_calls,
@@ -210,13 +212,17 @@ class Scheduler:
         reply.sequence = sequence
         reply.prompt = plan.prompt
         reply.phase = Phase.READING
-        self.active.append(reply)
-        self.active.sort(key=lambda r: (r.job.order, r.index))
+        self._add_active(reply)
         if not job.admitted:
             job.admitted = time.monotonic()
             job.prompt_tokens = len(plan.prompt)
+            job.kept = plan.kept
         self._set_budget(reply)
         reply.start_sampling()
+
+    def _add_active(self, reply: Reply) -> None:
+        self.active.append(reply)
+        self.active.sort(key=lambda r: (r.job.order, r.index))
 
     def _set_budget(self, reply: Reply) -> None:
         room = self._limit - len(reply.prompt)
@@ -259,8 +265,8 @@ class Scheduler:
         room = self._batch.room
         if beside:
             wanted = int(self._prefill_rate * self._config.slice_seconds)
-            room = min(room, max(self._config.min_slice, wanted) - beside)
-        return max(0, room)
+            room = min(room, max(self._config.min_slice, wanted - beside))
+        return room
 
     def _read(self, reply: Reply, n: int) -> _Entry:
         sequence = reply.sequence
@@ -286,7 +292,6 @@ class Scheduler:
                 sequence.append(tokens, ledger.take(tokens, start))
                 reply.job.evaluated += entry.n
                 read += entry.n
-        self.evaluated += read
         if read >= self._config.min_slice and seconds > 0:
             rate = read / seconds
             self._prefill_rate = 0.7 * self._prefill_rate + 0.3 * rate if self._prefill_rate else rate
@@ -318,7 +323,7 @@ class Scheduler:
             sibling.prompt = reply.prompt
             self._set_budget(sibling)
             sibling.start_sampling()
-            self.active.append(sibling)
+            self._add_active(sibling)
             forked.append(sibling)
         return forked
 
@@ -359,6 +364,8 @@ class Scheduler:
         if job.admitted:
             usage = job.usage()
             self.prompt_tokens += usage.prompt_tokens
+            self.evaluated += usage.evaluated_tokens
+            self.reevaluated += job.reevaluated
             self.cached += usage.cached_tokens
             self.completion_tokens += usage.completion_tokens
         job.close(error)
@@ -381,6 +388,7 @@ class Scheduler:
         reply.aside = self._context.export_sequence(sequence.id, len(sequence)) if len(sequence) else b""
         reply.aside_tokens = sequence.tokens.copy()
         reply.aside_phase = reply.phase
+        reply.aside_alignable = sequence.alignable
         reply.phase = Phase.ASIDE
         reply.sequence = None
         self.pool.discard(sequence)
@@ -408,13 +416,11 @@ class Scheduler:
         tokens, blob = reply.aside_tokens, reply.aside
         assert tokens is not None
         assert blob is not None
-        request = reply.job.request
-        sequence = self.pool.open(request.namespace, request.alignable)
+        sequence = self.pool.open(reply.job.request.namespace, reply.aside_alignable)
         reply.sequence = sequence
         reply.phase = reply.aside_phase
         reply.aside = reply.aside_tokens = None
-        self.active.append(reply)
-        self.active.sort(key=lambda r: (r.job.order, r.index))
+        self._add_active(reply)
         if not len(tokens):
             return
         try:

@@ -71,7 +71,16 @@ class Sequence:
 
 
 def common_prefix(a: Tokens, b: Tokens) -> int:
-    """Length of the longest common prefix, in tokens."""
+    """Length of the longest common prefix, in tokens.
+
+    Costs time in proportion to the result and not to the inputs: windows double as long as they agree.
+    """
     n = min(len(a), len(b))
-    different = np.flatnonzero(a[:n] != b[:n])
-    return int(different[0]) if len(different) else n
+    start, window = 0, 64
+    while start < n:
+        end = min(n, start + window)
+        different = np.flatnonzero(a[start:end] != b[start:end])
+        if len(different):
+            return start + int(different[0])
+        start, window = end, 2 * window
+    return n

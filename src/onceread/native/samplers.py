@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import secrets
 from typing import Any
 
 import numpy as np
 
-from onceread.native import logs
 from onceread.native.context import Context
-from onceread.native.errors import GrammarInvalid, SamplerInvalid
+from onceread.native.errors import SamplerInvalid
+from onceread.native.grammar import Grammar, GrammarDeadEnd
 from onceread.native.library import lib
 from onceread.native.params import SamplingParams
 from onceread.native.vocabulary import Vocabulary
 
 _MIN_KEEP = 1  # a sampler that leaves no candidate aborts the process
-_MAX_GRAMMAR_BYTES = 256 * 1024
-_MAX_GRAMMAR_DEPTH = 100
-_NOT_CODE = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*')  # strings, classes, comments
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-
-
-class GrammarDeadEnd(Exception):
-    """No token of the vocabulary can continue what the grammar has accepted so far."""
 
 
 class Sampler:
@@ -39,7 +31,8 @@ class Sampler:
         """
         self._vocab = vocab
         self._chain: Any = None
-        self._grammar: Any = None
+        self._grammar: Grammar | None = None
+        self._end = vocab.eos if vocab.eos >= 0 else min(vocab.eog_tokens, default=-1)
         self._looking_back: list[Any] = []  # samplers of the chain that want to know the prompt's end
         self._look_back = 0
         self.seed = params.seed if params.seed is not None else secrets.randbits(32)
@@ -49,7 +42,7 @@ class Sampler:
         try:
             self._build(params, n_ctx, ignore_eos)
             if params.grammar is not None:
-                self._grammar = _grammar(vocab, params.grammar)
+                self._grammar = Grammar(vocab, params.grammar)
                 self._candidates = np.zeros(vocab.size, dtype=_CANDIDATE)
         except BaseException:
             self.close()
@@ -70,41 +63,29 @@ class Sampler:
         """Choose a token by the logits at a batch index and remember it. Raises GrammarDeadEnd."""
         if self._grammar is None:
             return int(lib.llama_sampler_sample(self._chain, context.handle, index))
-        return self._sample_by_grammar(context.logits(index))
+        return self._sample_by_grammar(self._grammar, context.logits(index))
 
-    def _sample_by_grammar(self, logits: np.ndarray[Any, Any]) -> int:
-        # The grammar is slow on a whole vocabulary and fast on one token: choose first, ask it then, and only
-        # if it says no mask everything and choose again.
-        token = self._choose(logits, masked=False)
-        if not self._allowed(token):
-            token = self._choose(logits, masked=True)
-        lib.llama_sampler_accept(self._chain, token)
-        if not self._vocab.is_eog(token):
-            lib.llama_sampler_accept(self._grammar, token)
-        return token
-
-    def _choose(self, logits: np.ndarray[Any, Any], *, masked: bool) -> int:
+    def _sample_by_grammar(self, grammar: Grammar, logits: np.ndarray[Any, Any]) -> int:
+        if grammar.complete:
+            return self._end
+        allowed = grammar.allowed()
+        if not allowed.any():
+            raise GrammarDeadEnd("the grammar allows no token here")
         candidates = self._candidates
         candidates["id"] = np.arange(len(logits), dtype=np.int32)
-        candidates["logit"] = logits
+        candidates["logit"] = np.where(allowed, logits, -np.inf)
         candidates["p"] = 0
         array = _candidate_array(candidates)
-        if masked:
-            lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
-            if not np.isfinite(candidates["logit"]).any():
-                raise GrammarDeadEnd("the grammar allows no token here")
         lib.llama_sampler_apply(self._chain, ctypes.byref(array))
         if not 0 <= array.selected < array.size:
             raise GrammarDeadEnd("the samplers left no token to choose")
-        return int(array.data[array.selected].id)
-
-    def _allowed(self, token: int) -> bool:
-        one = np.zeros(1, dtype=_CANDIDATE)
-        one["id"] = token
-        one["logit"] = 1.0
-        array = _candidate_array(one)
-        lib.llama_sampler_apply(self._grammar, ctypes.byref(array))
-        return bool(np.isfinite(one["logit"][0]))
+        token = int(array.data[array.selected].id)
+        if not allowed[token]:  # a bias of minus infinity on all that the grammar allows
+            raise GrammarDeadEnd("the samplers left no token that the grammar allows")
+        lib.llama_sampler_accept(self._chain, token)
+        if not self._vocab.is_eog(token):
+            grammar.accept(token)
+        return token
 
     def _build(self, p: SamplingParams, n_ctx: int, ignore_eos: bool) -> None:
         bias = dict(p.logit_bias)
@@ -163,15 +144,8 @@ class Sampler:
         if self._chain:
             lib.llama_sampler_free(self._chain)
             self._chain = None
-        if self._grammar:
-            lib.llama_sampler_free(self._grammar)
-            self._grammar = None
+        self._grammar = None
         self._looking_back.clear()
-
-
-def check_grammar(vocab: Vocabulary, grammar: str) -> None:
-    """Raise GrammarInvalid if llama.cpp can't use this GBNF."""
-    lib.llama_sampler_free(_grammar(vocab, grammar))
 
 
 def _look_back(n: int, n_ctx: int) -> int:
@@ -204,30 +178,3 @@ def _dry(vocab: Vocabulary, p: SamplingParams, last_n: int) -> Any:
     return lib.llama_sampler_init_dry(
         vocab.handle, p.dry_multiplier, p.dry_base, p.dry_allowed_length, last_n, array, len(breakers)
     )
-
-
-def _grammar(vocab: Vocabulary, grammar: str) -> Any:
-    text = grammar.encode("utf-8", errors="replace")
-    if len(text) > _MAX_GRAMMAR_BYTES:
-        raise GrammarInvalid(f"the grammar has {len(text)} bytes; {_MAX_GRAMMAR_BYTES} is the limit")
-    if not text.strip():
-        raise GrammarInvalid("the grammar is empty")
-    _check_depth(grammar)
-    if b"\0" in text:
-        raise GrammarInvalid("the grammar holds a NUL character")
-    logs.forget_errors()
-    sampler = lib.llama_sampler_init_grammar(vocab.handle, text, b"root")
-    if not sampler:
-        raise GrammarInvalid(
-            f"the grammar can't be used: {logs.last_error() or 'it does not parse or has no rule root'}"
-        )
-    return sampler
-
-
-def _check_depth(grammar: str) -> None:
-    # llama.cpp's parser calls itself for each parenthesis, and the process dies when its stack is full.
-    depth = 0
-    for parenthesis in re.findall(r"[()]", re.sub(_NOT_CODE, "", grammar)):
-        depth += 1 if parenthesis == "(" else -1
-        if depth > _MAX_GRAMMAR_DEPTH:
-            raise GrammarInvalid(f"the grammar nests parentheses deeper than {_MAX_GRAMMAR_DEPTH}")

@@ -76,7 +76,7 @@ class GenerationFields(RequestModel):
     stop: Stop = Field(None, description="The reply ends before any of these.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    seed: int | None = Field(None, description="The same seed gives the same reply; -1 is random.")
+    seed: int | None = Field(None, description="Repeats a reply, as far as rounding goes; -1 is random.")
     user: str | None = None
     cache_salt: str | None = Field(
         None, max_length=256, description="Only requests with the same salt share what was read."

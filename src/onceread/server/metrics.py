@@ -25,6 +25,7 @@ _HELP = {
     "requests_failed": "Requests that ended in an error",
     "prompt_tokens_total": "Prompt tokens of all requests",
     "prompt_evaluated_total": "Prompt tokens that were computed, not reused",
+    "prompt_reevaluated_total": "Prompt tokens computed again for a request that had read them before",
     "cached_context_total": "Prompt tokens that were reused from the context",
     "completion_tokens_total": "Tokens written",
     "decode_calls_total": "Calls of llama_decode",
