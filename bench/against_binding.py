@@ -52,7 +52,7 @@ def peer(kind: str, threads: int, n_prefill: int, n_decode: int) -> float:
     from llama_cpp import Llama
     from llama_cpp import llama_cpp as lib
 
-    from onceread.native.library import extra_buffers_safe
+    from onceread.native.backend import extra_buffers_safe
 
     if not extra_buffers_safe():  # the same precaution for both, see docs/threads.md
         plain = lib.llama_model_default_params

@@ -192,7 +192,6 @@ class _Life:
                 cache_type_v=settings.cache_type_v,
                 flash_attn=settings.flash_attn,
                 queue_limit=settings.queue_limit,
-                max_tokens_limit=settings.max_tokens_limit,
             ),
         )
         engine.start()

@@ -31,7 +31,6 @@ class EngineConfig:
     flash_attn: str = "auto"
     queue_limit: int = 256
     max_residents: int = MAX_RESIDENTS
-    max_tokens_limit: int | None = None
     offload_kqv: bool = True
     # A slice of prefill beside running streams takes about this long, so that they stall no longer.
     slice_seconds: float = 0.5

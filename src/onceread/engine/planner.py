@@ -74,6 +74,6 @@ class Planner:
         kept = min(join.kept, len(whole) - 1)
         if kept == 0:
             return None
-        if not source.cuttable and not (kept == len(source) and source in self._pool.residents):
+        if not self._pool.cuttable and not (kept == len(source) and source in self._pool.residents):
             return None
         return Plan(whole, source, kept)

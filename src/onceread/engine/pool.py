@@ -21,6 +21,7 @@ class SequencePool:
         self.residents: list[Sequence] = []
         # The last id is the context's scratch sequence.
         self._free_ids = list(range(context.n_seq_max - 2, -1, -1))
+        # Can any prefix of a sequence be shared, or only the whole?
         self.cuttable = context.model.memory_kind is MemoryKind.PLAIN
         self.evictions = 0
 
@@ -34,16 +35,15 @@ class SequencePool:
         """A new, empty, running sequence. The least valuable resident but ``keep`` gives its id if none is free."""
         if not self._free_ids:
             self._evict_for_id(keep)
-        sequence = Sequence(self._free_ids.pop(), namespace, alignable=alignable, cuttable=self.cuttable)
+        sequence = Sequence(self._free_ids.pop(), namespace, alignable=alignable)
         self._context.drop(sequence.id)
         self.running.append(sequence)
         return sequence
 
     def branch(self, source: Sequence, length: int) -> Sequence:
         """A new running sequence over the first ``length`` tokens of ``source``, sharing its cells."""
-        assert length == len(source) or (source.cuttable and length < len(source))
+        assert length == len(source) or (self.cuttable and length < len(source))
         sequence = self.open(source.namespace, source.alignable, keep=source)
-        sequence.cuttable = source.cuttable
         if length == len(source):
             self._context.share_all(source.id, sequence.id)
         else:
@@ -144,9 +144,8 @@ class SequencePool:
     def _held_elsewhere(self, sequence: Sequence) -> bool:
         return any(self._contains(s, sequence) for s in self.running + self.residents)
 
-    @staticmethod
-    def _contains(outer: Sequence, inner: Sequence) -> bool:
+    def _contains(self, outer: Sequence, inner: Sequence) -> bool:
         if outer.namespace != inner.namespace or outer.alignable < inner.alignable:
             return False
-        reachable = outer.cuttable or len(outer) == len(inner)
+        reachable = self.cuttable or len(outer) == len(inner)
         return reachable and outer.starts_with(inner.tokens)

@@ -18,11 +18,10 @@ def as_tokens(ids: Any) -> Tokens:
 class Sequence:
     """Tokens evaluated under one sequence id, in order from position 0. Growing is cheap."""
 
-    def __init__(self, seq_id: int, namespace: str, *, alignable: bool, cuttable: bool) -> None:
+    def __init__(self, seq_id: int, namespace: str, *, alignable: bool) -> None:
         self.id = seq_id
         self.namespace = namespace
         self.alignable = alignable  # its tokens came from text, so text may be matched against it
-        self.cuttable = cuttable  # any prefix of it can be shared, not only the whole
         self.last_used = 0  # the engine's count of requests when it was last used
         self.hits = 0
         self._tokens = np.zeros(64, dtype=np.int32)

@@ -138,9 +138,6 @@ class Context:
             raise DecodeFailed(f"no logits at batch index {index}")
         return np.ctypeslib.as_array(pointer, (self.n_vocab,)).copy()
 
-    def set_threads(self, n_threads: int, n_threads_batch: int) -> None:
-        lib.llama_set_n_threads(self.handle, n_threads, n_threads_batch)
-
     # -- sequences ---------------------------------------------------------
 
     def share(self, src: int, dst: int, start: int, end: int) -> None:

@@ -11,8 +11,9 @@ from types import TracebackType
 from typing import Any
 
 from onceread.native import logs
+from onceread.native.backend import extra_buffers_safe, start
 from onceread.native.errors import LoadCancelled, ModelInvalid, ModelNotFound, ModelUnsupported
-from onceread.native.library import extra_buffers_safe, lib, start
+from onceread.native.library import lib
 from onceread.native.vocabulary import Vocabulary
 
 Progress = Callable[[float], bool | None]
