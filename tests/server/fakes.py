@@ -98,6 +98,7 @@ class FakeEngine:
     state = "ok"
     failure: str | None = None
     limit = n_ctx = 100
+    store: Any = None
 
     def __init__(self, script: Script = echo) -> None:
         self.script = script

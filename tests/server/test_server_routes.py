@@ -11,12 +11,13 @@ from onceread.server.app import app_state, create_app
 from onceread.server.settings import Settings
 
 TEXT = "/v1/completions"
+OFF = {"memory": "off", "disk": "off"}
 
 
 class TestHealth:
     def test_ok(self, client: TestClient) -> None:
         response = client.get("/health")
-        assert (response.status_code, response.json()) == (200, {"status": "ok"})
+        assert (response.status_code, response.json()) == (200, {"status": "ok", "cache": OFF})
 
     def test_from_loading_to_serving(self) -> None:
         app = create_app(None, None, Settings())
@@ -28,7 +29,7 @@ class TestHealth:
         assert response.headers["retry-after"]
         assert client.get("/metrics").status_code == 200
         app_state(app).serve(FakeEngine(), FakeModel())  # type: ignore[arg-type]
-        assert client.get("/health").json() == {"status": "ok"}
+        assert client.get("/health").json() == {"status": "ok", "cache": OFF}
         assert client.post(TEXT, json={"prompt": "a"}).status_code == 200
 
     def test_failed_to_load(self) -> None:

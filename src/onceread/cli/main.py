@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from onceread import __version__
+from onceread.cli import cache
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.serve import serve
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serve)
+app.add_typer(cache.app, name="cache")
 
 
 def _version(wanted: bool) -> None:

@@ -52,3 +52,9 @@ def check_memory(path: Path, gpu_layers: int) -> None:
 def gib(size: float) -> str:
     """Bytes, for people."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+def short(path: Path) -> str:
+    """A path as people write it."""
+    path = path.expanduser()
+    return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

@@ -20,7 +20,7 @@ import uvicorn
 from onceread import __version__
 from onceread.cli import listen
 from onceread.cli.errors import CommandError, one_line
-from onceread.cli.model_file import check_memory, find_model, gib
+from onceread.cli.model_file import check_memory, find_model, gib, short
 from onceread.cli.progress import Progress
 from onceread.server.settings import Settings
 
@@ -56,6 +56,16 @@ def run_server(settings: Settings) -> int:
     life = _Life(settings, path, app, url)
     life.server.run(sockets=sockets)
     return life.end()
+
+
+def _cache_line(engine: Engine, directory: Path) -> str:
+    if engine.store is None:
+        return "off"
+    stats = engine.store.stats()
+    parts = []
+    for label, tier, where in (("RAM", stats.memory, ""), ("disk", stats.disk, f" in {short(directory)}")):
+        parts.append(f"{label} {gib(tier.budget)}{where}" if tier.state == "ok" else f"{label} {tier.state}")
+    return "; ".join(parts)
 
 
 def _stop_at_once(_signal: int, _frame: FrameType | None) -> None:
@@ -168,7 +178,7 @@ class _Life:
             )
 
     def _bring_up(self) -> None:
-        from onceread.engine.config import EngineConfig
+        from onceread.cli.engine_setup import engine_config
         from onceread.engine.engine import Engine
         from onceread.native.model import Model
 
@@ -180,20 +190,7 @@ class _Life:
                 gpu_layers=settings.gpu_layers,
                 progress=lambda share: progress.show(share) and not self._stopping.is_set(),
             )
-        engine = Engine(
-            self._model,
-            EngineConfig(
-                ctx_size=settings.ctx_size,
-                parallel=settings.parallel,
-                threads=settings.threads,
-                threads_batch=settings.threads_batch,
-                batch_size=settings.batch_size,
-                cache_type_k=settings.cache_type_k,
-                cache_type_v=settings.cache_type_v,
-                flash_attn=settings.flash_attn,
-                queue_limit=settings.queue_limit,
-            ),
-        )
+        engine = Engine(self._model, engine_config(settings))
         engine.start()
         self._engine = engine
         self._state.serve(engine, self._model)
@@ -212,6 +209,7 @@ class _Life:
             f"  context   {engine.n_ctx:,} tokens for all, {engine.limit:,} for one; "
             f"{self._settings.parallel} at a time"
         )
+        say(f"  cache     {_cache_line(engine, self._settings.cache_dir)}")
         say(f"  threads   {params.n_threads} for decoding, {params.n_threads_batch} for prefill")
         say(f"  API       {self._url}/v1, described at {self._url}/docs")
         say(f"Ready after {seconds:.1f} s: {self._url} (Ctrl+C stops)")

@@ -30,6 +30,7 @@ def serve(
     cache_type_k: Annotated[Text, option("cache_type_k")] = None,
     cache_type_v: Annotated[Text, option("cache_type_v")] = None,
     flash_attn: Annotated[Text, option("flash_attn")] = None,
+    resident_cells: Annotated[Text, option("resident_cells")] = None,
     host: Annotated[Text, option("host")] = None,
     port: Annotated[Text, option("port")] = None,
     keep_alive: Annotated[Text, option("keep_alive")] = None,
@@ -46,6 +47,8 @@ def serve(
     max_body_bytes: Annotated[Text, option("max_body_bytes")] = None,
     max_tokens_limit: Annotated[Text, option("max_tokens_limit")] = None,
     queue_limit: Annotated[Text, option("queue_limit")] = None,
+    cache_ram: Annotated[Text, option("cache_ram")] = None,
+    cache_disk: Annotated[Text, option("cache_disk")] = None,
     cache_dir: Annotated[Text, option("cache_dir")] = None,
     no_disk_cache: Annotated[Switch, option("no_disk_cache")] = None,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import psutil
@@ -31,6 +32,12 @@ class EngineConfig:
     flash_attn: str = "auto"
     queue_limit: int = 256
     max_residents: int = MAX_RESIDENTS
+    resident_cells: int = 2048  # what finished sequences may keep in the context once the store has them
+    # The store behind the context. Sizes in bytes.
+    cache_ram: int | None = 0  # 0 = no store; None = a quarter of the RAM that is free beside the context
+    cache_dir: Path | None = None  # None = nothing on disk
+    cache_disk: int | None = None  # None = 20 GiB or a tenth of the free space, whichever is less
+    io_timeout: float = 10.0  # seconds for a chunk from disk before it counts as a miss
     offload_kqv: bool = True
     # A slice of prefill beside running streams takes about this long, so that they stall no longer.
     slice_seconds: float = 0.5
@@ -47,9 +54,11 @@ class EngineStats:
     requests_cancelled: int = 0
     requests_failed: int = 0
     prompt_tokens_total: int = 0
-    prompt_evaluated_total: int = 0  # with cached_context_total it adds up to prompt_tokens_total
+    prompt_evaluated_total: int = 0  # with the cached_*_total it adds up to prompt_tokens_total
     prompt_reevaluated_total: int = 0  # beyond that: read again for the same request
     cached_context_total: int = 0
+    cached_memory_total: int = 0
+    cached_disk_total: int = 0
     completion_tokens_total: int = 0
     decode_calls_total: int = 0
     set_aside_total: int = 0

@@ -6,9 +6,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from onceread.cache.store import Store
 from onceread.engine.config import EngineConfig, EngineState, EngineStats, context_params
 from onceread.engine.errors import (
     ContextLengthExceeded,
@@ -20,6 +21,8 @@ from onceread.engine.errors import (
 from onceread.engine.reply import Job, Reply
 from onceread.engine.request import Request, RequestHandle
 from onceread.engine.scheduler import Scheduler
+from onceread.engine.sequence import as_tokens
+from onceread.engine.storage import open_store
 from onceread.native.batch import Batch
 from onceread.native.context import Context
 from onceread.native.errors import SamplerInvalid
@@ -30,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 _MAX_FAILURES = 3  # decodes that fail in a row before the engine gives up
 _MAX_N = 128
+_DISK_POLL = 0.05  # seconds; reads wake the engine themselves, this is for timeouts
+_LAST_EXPORTS = 3.0  # seconds, when it ends, to give the store what it lacks
+_LAST_WRITES = 5.0  # and to write that to disk
 
 
 class Engine:
@@ -57,6 +63,9 @@ class Engine:
         self._ready = threading.Event()
         self._start_error: BaseException | None = None
         self._scheduler: Scheduler | None = None
+        self.store: Store | None = None  # set before start() returns
+        self._woken = False
+        self._commands: deque[Callable[[Scheduler], None]] = deque()
         self._thread = threading.Thread(target=self._run, name="onceread-engine", daemon=True)
 
     # -- any thread --------------------------------------------------------
@@ -77,6 +86,8 @@ class Engine:
         """
         self._refuse_if_down()
         self._validate(request)
+        if self.store is not None:
+            self.store.refresh()
         handle = RequestHandle(request, notify)
         handle.bind(self._wake_up)
         job = Job(handle, 0)
@@ -126,8 +137,33 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def clear(self, namespaces: Collection[str] | None) -> int:
+        """Forget everything that was read in these namespaces, or in all: bytes freed in the store.
+
+        What runs just now goes on. Blocks until it is done.
+        """
+        done = threading.Event()
+
+        def forget(scheduler: Scheduler) -> None:
+            try:
+                scheduler.forget(namespaces)
+            finally:
+                done.set()
+
+        with self._wake:
+            self._refuse_if_down()
+            self._commands.append(forget)
+            self._wake.notify()
+        done.wait()
+        return self.store.clear(namespaces) if self.store is not None else 0
+
+    def wait_remembered(self, namespace: str, tokens: Collection[int], timeout: float) -> bool:
+        """Wait until the store holds all of ``tokens``. False if it does not in ``timeout`` seconds."""
+        return self.store is not None and self.store.wait_stored(namespace, as_tokens(tokens), timeout)
+
     def _wake_up(self) -> None:
         with self._wake:
+            self._woken = True
             self._wake.notify()
 
     def _refuse_if_down(self) -> None:
@@ -180,9 +216,12 @@ class Engine:
             context = Context(self.model, self.params)
             self.n_ctx = context.n_ctx
             self.limit = min(self.n_ctx, self.model.n_ctx_train or self.n_ctx)
-            self._warm_up(context)
-            scheduler = Scheduler(context, self.config, self.limit)
+            sample = self._warm_up(context)
+            self.store = open_store(context, self.config, sample, self._wake_up)
+            scheduler = Scheduler(context, self.config, self.limit, self.store)
         except BaseException as error:  # noqa: BLE001 - start() raises it on its caller's thread
+            if self.store is not None:
+                self.store.close(0)
             if context is not None:
                 context.close()
             self._start_error = error
@@ -202,34 +241,52 @@ class Engine:
             self._take_inbox(scheduler)
             scheduler.fail_all(EngineFailed(f"the engine has stopped: {self.failure}"))
         finally:
-            self._refuse_rest()
+            self._refuse_rest(scheduler)
+            if self.state != "failed":
+                self._remember_rest(scheduler)
+            if self.store is not None:
+                self.store.close(_LAST_WRITES)
             scheduler.close()
             context.close()
 
-    def _warm_up(self, context: Context) -> None:
-        # The first decode touches every page of the weights: better now than in the first reply.
+    def _remember_rest(self, scheduler: Scheduler) -> None:
+        until = time.monotonic() + _LAST_EXPORTS
+        try:
+            while time.monotonic() < until and scheduler.remember(once=False):
+                pass
+        except Exception:
+            logger.exception("what was read last could not be remembered")
+
+    def _warm_up(self, context: Context) -> bytes:
+        """Decode something, for the first decode touches every page of the weights. The state it left."""
         batch = Batch(4)
         vocab = self.model.vocab
         token = max(vocab.bos, vocab.eos, 0)
         try:
             batch.add([token, token], 0, 0, logits_last=True)
             context.decode(batch)
+            sample = context.export_sequence(0, 2)
             context.clear()
         finally:
             batch.close()
+        return sample
 
     def _loop(self, scheduler: Scheduler) -> None:
         failures = 0
         while True:
             with self._wake:
-                while scheduler.idle and not self._inbox and not self._closing:
+                while scheduler.idle and not (self._inbox or self._closing or self._commands):
                     self._wake.wait()
+                self._woken = False
             self._take_inbox(scheduler)
+            while self._commands:
+                self._commands.popleft()(scheduler)
             if self._closing and (scheduler.idle or time.monotonic() >= self._deadline):
                 scheduler.end_all(ShuttingDown("the server is shutting down; this request was not finished"))
                 return
             try:
-                scheduler.turn()
+                if not scheduler.turn():
+                    self._wait_for_disk()
                 failures = 0
             except Exception as error:
                 # llama.cpp failed, or we have a bug. Either way the context's content is in doubt.
@@ -239,15 +296,23 @@ class Engine:
                 if failures >= _MAX_FAILURES:
                     raise
 
+    def _wait_for_disk(self) -> None:
+        """Nothing can be done until a chunk was read, or a request comes or goes."""
+        with self._wake:
+            if not (self._woken or self._inbox or self._closing or self._commands):
+                self._wake.wait(_DISK_POLL)
+
     def _take_inbox(self, scheduler: Scheduler) -> None:
         while self._inbox:
             with self._wake:
                 job = self._inbox.popleft()
                 scheduler.enqueue(job)
 
-    def _refuse_rest(self) -> None:
+    def _refuse_rest(self, scheduler: Scheduler) -> None:
         with self._wake:
             self._closing = True
+            while self._commands:
+                self._commands.popleft()(scheduler)
             while self._inbox:
                 job = self._inbox.popleft()
                 for reply in job.replies:

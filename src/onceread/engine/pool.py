@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from onceread.engine.cells import CellLedger
 from onceread.engine.sequence import Sequence
 from onceread.native.context import Context
@@ -24,6 +26,8 @@ class SequencePool:
         # Can any prefix of a sequence be shared, or only the whole?
         self.cuttable = context.model.memory_kind is MemoryKind.PLAIN
         self.evictions = 0
+        # What is to be done with a finished sequence before it is dropped.
+        self.before_eviction: Callable[[Sequence], None] = lambda sequence: None
 
     @property
     def n_sequences(self) -> int:
@@ -59,6 +63,7 @@ class SequencePool:
         """Take a resident as it is, to grow it."""
         self.residents.remove(resident)
         self.running.append(resident)
+        resident.saved = False
         return resident
 
     # -- giving back -------------------------------------------------------
@@ -107,8 +112,30 @@ class SequencePool:
             useful = [r for r in self.residents if self.ledger.freed_by([r.cells])]
             if not useful and not self.residents:
                 return False
-            self._evict(self._least_valuable(useful or self.residents, clock))
+            useful = useful or self.residents
+            # Those that are nowhere else last: exporting them takes time that others wait.
+            saved = [r for r in useful if r.saved]
+            self._evict(self._least_valuable(saved or useful, clock))
         return True
+
+    def trim(self, cells: int, clock: int) -> None:
+        """Drop residents that the store has, until those left take at most ``cells``; the last finished one stays.
+
+        Every used cell slows every sequence, and loading one back costs a thousandth of reading it.
+        """
+        while len(self.residents) > 1 and self.ledger.freed_by([r.cells for r in self.residents]) > cells:
+            last = max(self.residents, key=lambda r: r.last_used)
+            candidates = [r for r in self.residents if r.saved and r is not last]
+            if not candidates:
+                return
+            self._evict(self._least_valuable(candidates, clock))
+
+    def forget(self, namespaces: Collection[str] | None) -> None:
+        """Drop the residents of these namespaces, or all."""
+        for resident in list(self.residents):
+            if namespaces is None or resident.namespace in namespaces:
+                self.residents.remove(resident)
+                self._free(resident)
 
     def check(self) -> None:
         """Assert that ledger, sequences and llama.cpp agree."""
@@ -127,6 +154,7 @@ class SequencePool:
 
     def _evict(self, resident: Sequence) -> None:
         self.evictions += 1
+        self.before_eviction(resident)
         self.residents.remove(resident)
         self._free(resident)
 

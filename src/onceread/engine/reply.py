@@ -9,9 +9,12 @@ from enum import Enum, auto
 
 import numpy as np
 
+from onceread.cache.fetch import Source
+from onceread.engine.recall import Recall
 from onceread.engine.request import (
     CachedBySource,
     DoneEvent,
+    Explanation,
     FinishEvent,
     FinishReason,
     Request,
@@ -45,7 +48,10 @@ class Job:
     order: int  # counts requests; the lower, the older
     replies: list[Reply] = field(default_factory=list)
     prompt_tokens: int = 0
-    kept: int = 0  # of them known when it began
+    kept: int = 0  # of them shared in the context when it began
+    loaded: dict[Source, int] = field(
+        default_factory=lambda: {"memory": 0, "disk": 0}
+    )  # of them from the store
     evaluated: int = 0  # that went through llama_decode for it, some perhaps twice
     completion_tokens: int = 0
     first_slice: float = 0.0
@@ -53,6 +59,7 @@ class Job:
     last_token: float = 0.0
     admitted: float = 0.0
     finished: bool = False
+    explanation: Explanation | None = None
 
     @property
     def request(self) -> Request:
@@ -65,16 +72,21 @@ class Job:
     @property
     def reevaluated(self) -> int:
         """Prompt tokens that went through llama_decode though they had been read for this request before."""
-        return self.evaluated - min(self.evaluated, self.prompt_tokens - self.kept)
+        return self.evaluated - min(self.evaluated, self.prompt_tokens - self.cached)
+
+    @property
+    def cached(self) -> int:
+        """Prompt tokens that were not evaluated for it."""
+        return self.kept + sum(self.loaded.values())
 
     def usage(self) -> Usage:
         """What the request cost so far: of a prompt that was not read to its end, only the part that was."""
         # A prompt counts once, though a reply that came too late to branch off evaluates its end again.
-        evaluated = min(self.evaluated, self.prompt_tokens - self.kept)
+        evaluated = min(self.evaluated, self.prompt_tokens - self.cached)
         return Usage(
-            prompt_tokens=self.kept + evaluated,
+            prompt_tokens=self.cached + evaluated,
             evaluated_tokens=evaluated,
-            cached=CachedBySource(context=self.kept),
+            cached=CachedBySource(context=self.kept, memory=self.loaded["memory"], disk=self.loaded["disk"]),
             completion_tokens=self.completion_tokens,
             queue_seconds=max(0.0, self.admitted - self.handle.created) if self.admitted else 0.0,
             prompt_seconds=max(0.0, self.first_token - self.first_slice) if self.first_token else 0.0,
@@ -85,7 +97,7 @@ class Job:
         """Send the last event. Called once."""
         assert not self.finished
         self.finished = True
-        self.handle.push(DoneEvent(self.usage(), error))
+        self.handle.push(DoneEvent(self.usage(), error, self.explanation))
 
 
 class Reply:
@@ -104,6 +116,8 @@ class Reply:
         self.aside_tokens: Tokens | None = None
         self.aside_phase = Phase.READING
         self.aside_alignable = True
+        self.leads = False  # it was the first of its request to begin: what it loads counts
+        self.recall: Recall | None = None  # what it still loads from the store
         self.forkable = True  # when its prompt is read, other replies of the request may branch from it
         self._sampler = sampler
         self._vocab = vocab
@@ -125,6 +139,7 @@ class Reply:
         if self.phase is Phase.WRITING:
             self.forkable = False
             self.prompt = np.append(tokens, np.int32(self.pending))
+            self.leads = False
         self.phase = Phase.READING
 
     def start_sampling(self) -> None:

@@ -34,6 +34,17 @@ class Request:
     namespace: str = DEFAULT_NAMESPACE  # nothing is shared between two namespaces
     alignable: bool = True
     ignore_eos: bool = False
+    explain: bool = False  # say in the DoneEvent where the prompt left the nearest known path
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Where a prompt left the nearest known path of its namespace, and how the two go on from there."""
+
+    position: int  # tokens that the two have in common
+    shared: str  # the last text that they have in common
+    known: str  # how the known path goes on; empty if it ends there
+    prompt: str  # how the prompt goes on; empty if it ends there
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +86,16 @@ class CachedBySource:
     shared: int = 0
     moved: int = 0
 
+    def plus(self, other: CachedBySource) -> CachedBySource:
+        """Source by source."""
+        return CachedBySource(
+            self.context + other.context,
+            self.memory + other.memory,
+            self.disk + other.disk,
+            self.shared + other.shared,
+            self.moved + other.moved,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -99,6 +120,7 @@ class DoneEvent:
 
     usage: Usage
     error: Exception | None = None
+    explanation: Explanation | None = None  # if it was asked for
 
 
 Event = TextEvent | FinishEvent | DoneEvent
@@ -169,6 +191,7 @@ class Completed:
     reasons: list[FinishReason] = field(default_factory=list)
     logprobs: list[list[TokenLogprob]] = field(default_factory=list)
     usage: Usage = Usage()
+    explanation: Explanation | None = None
 
 
 def gather(handle: RequestHandle) -> Completed:
@@ -178,6 +201,7 @@ def gather(handle: RequestHandle) -> Completed:
     reasons: list[FinishReason] = ["length"] * n
     logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
     usage = Usage()
+    explanation = None
     for event in handle:
         match event:
             case TextEvent():
@@ -188,5 +212,5 @@ def gather(handle: RequestHandle) -> Completed:
             case DoneEvent():
                 if event.error is not None:
                     raise event.error
-                usage = event.usage
-    return Completed(["".join(p) for p in parts], reasons, logprobs, usage)
+                usage, explanation = event.usage, event.explanation
+    return Completed(["".join(p) for p in parts], reasons, logprobs, usage, explanation)

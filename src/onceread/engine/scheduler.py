@@ -9,14 +9,20 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from onceread.cache.store import Store
 from onceread.engine.alignment import Aligner
 from onceread.engine.config import EngineConfig, EngineStats
 from onceread.engine.errors import Cancelled
+from onceread.engine.explain import explain
 from onceread.engine.planner import Plan, Planner
 from onceread.engine.pool import SequencePool
+from onceread.engine.recall import Recaller
+from onceread.engine.remember import Rememberer
 from onceread.engine.reply import Job, Phase, Reply
+from onceread.engine.request import CachedBySource
 from onceread.engine.sequence import Sequence
 from onceread.engine.slicing import divide
 from onceread.native.batch import Batch
@@ -27,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 # A reply set aside comes back when it could go on for this many tokens, so that two do not swap at every step.
 _RESUME_MARGIN = 64
+_CALM = 0.02  # seconds of exports at a time while nothing runs, so that a new request waits no longer
 
 
 @dataclass(slots=True)
@@ -42,13 +49,22 @@ class _Entry:
 class Scheduler:
     """Owns the queue, the running replies and the pool."""
 
-    def __init__(self, context: Context, config: EngineConfig, limit: int) -> None:
+    def __init__(
+        self, context: Context, config: EngineConfig, limit: int, store: Store | None = None
+    ) -> None:
         vocab = context.model.vocab
         self._context = context
         self._config = config
         self._limit = limit
+        self._store = store
         self.pool = SequencePool(context)
-        self._planner = Planner(self.pool, Aligner(vocab.pieces, vocab.control_mask), limit)
+        self._planner = Planner(self.pool, Aligner(vocab.pieces, vocab.control_mask), store, limit)
+        self._recaller: Recaller | None = None
+        self._rememberer: Rememberer | None = None
+        if store is not None:
+            self._recaller = Recaller(context, self.pool, store, config.io_timeout)
+            self._rememberer = Rememberer(context, self.pool, store)
+            self.pool.before_eviction = self._rememberer.finish
         self._batch = Batch(context.n_batch)
         self.waiting: deque[Reply] = deque()
         self.active: list[Reply] = []  # reading or writing, oldest first
@@ -59,13 +75,19 @@ class Scheduler:
         self._prefill_rate = 0.0  # tokens a second, smoothed
         # Totals since the start.
         self.requests = self.cancelled = self.failed = 0
-        self.prompt_tokens = self.evaluated = self.cached = self.completion_tokens = 0
+        self.prompt_tokens = self.evaluated = self.completion_tokens = 0
+        self.cached = CachedBySource()
         self.reevaluated = 0
         self.decode_calls = self.set_aside = 0
 
     @property
     def idle(self) -> bool:
-        return not (self.waiting or self.active or self.aside)
+        return not (self.waiting or self.active or self.aside or self.behind)
+
+    @property
+    def behind(self) -> bool:
+        """Is there something finished that the store does not have yet?"""
+        return self._rememberer is not None and self._rememberer.behind
 
     def enqueue(self, job: Job) -> None:
         self.requests += 1
@@ -83,7 +105,9 @@ class Scheduler:
             prompt_tokens_total=self.prompt_tokens,
             prompt_evaluated_total=self.evaluated,
             prompt_reevaluated_total=self.reevaluated,
-            cached_context_total=self.cached,
+            cached_context_total=self.cached.context,
+            cached_memory_total=self.cached.memory,
+            cached_disk_total=self.cached.disk,
             completion_tokens_total=self.completion_tokens,
             decode_calls_total=self.decode_calls,
             set_aside_total=self.set_aside,
@@ -98,16 +122,34 @@ class Scheduler:
             sequences_total=self._context.n_seq_max - 1,
         )
 
-    def turn(self) -> None:
-        """One batch, and everything that must happen around it."""
+    def turn(self) -> bool:
+        """One batch, and everything that must happen around it. False if there was nothing to do but wait."""
         self._sweep_cancelled()
         self._bring_back()
         self._admit()
+        loaded = self._load()
         if self._config.check:
             self.pool.check()
         entries = self._fill_batch()
-        if not entries:
-            return
+        if entries:
+            self._compute(entries)
+        remembered = self.remember(once=bool(self.active))
+        return bool(entries) or loaded or remembered
+
+    def remember(self, *, once: bool) -> bool:
+        """Give the store one chunk, or if nobody waits for the next token, some. False if it lacks none."""
+        if self._rememberer is None:
+            return False
+        until = time.perf_counter() + (0.0 if once else _CALM)
+        remembered = False
+        while self._rememberer.step():
+            remembered = True
+            if time.perf_counter() >= until:
+                break
+        self.pool.trim(self._config.resident_cells, self._clock)
+        return remembered
+
+    def _compute(self, entries: list[_Entry]) -> None:
         started = time.perf_counter()
         self._context.decode(self._batch)
         self.decode_calls += 1
@@ -120,6 +162,7 @@ class Scheduler:
         """End every request with ``error``; the context is emptied, for its content is in doubt."""
         for job in self._jobs():
             for reply in job.open_replies:
+                self._cancel_recall(reply)
                 reply.sequence = None
                 reply.end()
             self._close(job, error)
@@ -128,6 +171,10 @@ class Scheduler:
         self.aside.clear()
         self._following.clear()
         self.pool.reset()
+
+    def forget(self, namespaces: Collection[str] | None) -> None:
+        """Drop the finished sequences of these namespaces, or all."""
+        self.pool.forget(namespaces)
 
     def end_all(self, error: Exception) -> None:
         """End every request with ``error``, keeping what was read."""
@@ -209,6 +256,9 @@ class Scheduler:
             sequence = self.pool.resume(source) if whole else self.pool.branch(source, plan.kept)
             # A path counts as text only while all of it came from text.
             sequence.alignable = source.alignable and job.request.alignable
+        if job.request.explain and not job.admitted:
+            vocab = self._context.model.vocab
+            job.explanation = explain(plan.prompt, job.request.namespace, self.pool, self._store, vocab)
         reply.sequence = sequence
         reply.prompt = plan.prompt
         reply.phase = Phase.READING
@@ -217,8 +267,42 @@ class Scheduler:
             job.admitted = time.monotonic()
             job.prompt_tokens = len(plan.prompt)
             job.kept = plan.kept
+            reply.leads = True
+            if self._store is not None:
+                self._store.use(job.request.namespace, plan.prompt, text=job.request.alignable)
+        if plan.stored > plan.kept:
+            self._begin_recall(reply)
         self._set_budget(reply)
         reply.start_sampling()
+
+    def _begin_recall(self, reply: Reply) -> None:
+        if self._recaller is not None and reply.sequence is not None:
+            reply.recall = self._recaller.begin(reply.prompt, reply.sequence)
+
+    def _cancel_recall(self, reply: Reply) -> None:
+        if self._recaller is not None and reply.recall is not None:
+            self._recaller.cancel(reply.recall)
+            reply.recall = None
+
+    def _load(self) -> bool:
+        """Load chunks for those that wait for some: one a turn beside running streams. False if none was there."""
+        progress = False
+        streams = any(r.phase is Phase.WRITING for r in self.active)
+        for reply in [r for r in self.active if r.recall is not None]:
+            assert self._recaller is not None
+            while reply.recall is not None:
+                loaded = self._recaller.step(reply.recall, self._clock)
+                if reply.recall.over:
+                    reply.recall = None
+                    progress = True
+                if loaded is None:
+                    break
+                progress = True
+                if reply.leads:
+                    reply.job.loaded[loaded.source] += loaded.n
+                if streams:
+                    return True
+        return progress
 
     def _add_active(self, reply: Reply) -> None:
         self.active.append(reply)
@@ -243,7 +327,7 @@ class Scheduler:
             assert reply.sequence is not None
             index = batch.add_one(reply.pending, len(reply.sequence), reply.sequence.id)
             entries.append(_Entry(reply, 1, index, True))
-        readers = [r for r in self.active if r.phase is Phase.READING]
+        readers = [r for r in self.active if r.phase is Phase.READING and r.recall is None]
         shares = divide([r.unread for r in readers], self._slice_room(beside=len(writers)))
         for reply, share in zip(readers, shares, strict=True):
             n = self._room_for(share, taken=batch.n)
@@ -340,6 +424,7 @@ class Scheduler:
         """A running reply is over; what it read stays for others."""
         self.active.remove(reply)
         assert reply.sequence is not None
+        self._cancel_recall(reply)
         self.pool.retire(reply.sequence, self._clock)
         reply.sequence = None
 
@@ -366,7 +451,7 @@ class Scheduler:
             self.prompt_tokens += usage.prompt_tokens
             self.evaluated += usage.evaluated_tokens
             self.reevaluated += job.reevaluated
-            self.cached += usage.cached_tokens
+            self.cached = self.cached.plus(usage.cached)
             self.completion_tokens += usage.completion_tokens
         job.close(error)
 
@@ -380,6 +465,7 @@ class Scheduler:
         """Move the youngest running reply's state to RAM, so that the others can go on."""
         assert len(self.active) > 1, "one reply alone does not fit: the limit is larger than the context"
         reply = self.active.pop()
+        self._cancel_recall(reply)
         sequence = reply.sequence
         assert sequence is not None
         logger.info(
@@ -422,6 +508,7 @@ class Scheduler:
         reply.aside = reply.aside_tokens = None
         self._add_active(reply)
         if not len(tokens):
+            self._begin_recall(reply)
             return
         try:
             self._context.import_sequence(sequence.id, blob, len(tokens))
@@ -429,5 +516,8 @@ class Scheduler:
             # Never wrong before never twice: read it again.
             logger.error("a reply set aside did not come back from RAM (%s); it is read again", error)
             reply.read_again(tokens)
+            self._begin_recall(reply)
             return
         sequence.append(tokens, self.pool.ledger.take(tokens, 0))
+        if reply.phase is Phase.READING:
+            self._begin_recall(reply)  # it was set aside while it loaded

@@ -77,6 +77,10 @@ class StateImportFailed(ContextError):
     The target sequence is empty afterwards."""
 
 
+class StateLayoutUnknown(ContextError):
+    """A state blob is not laid out as expected, so it can't be cut, or holds other positions."""
+
+
 class TokenizeFailed(NativeError):
     """llama.cpp could not tokenize or detokenize this input."""
 

@@ -35,9 +35,10 @@ class MemoryKind(Enum):
 class Model:
     """Owns the weights. Use :meth:`load`; close it after every context that was made from it."""
 
-    def __init__(self, handle: Any, path: Path) -> None:
+    def __init__(self, handle: Any, path: Path, gpu_layers: int) -> None:
         self._m: Any = handle
         self.path = path
+        self.gpu_layers = gpu_layers
         self.metadata: dict[str, str] = _metadata(handle)
         self.architecture: str = self.metadata.get("general.architecture", "unknown")
         self.name: str = path.name.removesuffix(".gguf")
@@ -92,7 +93,7 @@ class Model:
             lib.llama_model_free(handle)
             raise ModelUnsupported(f"{path.name} has an encoder; only decoder models can generate text here")
         try:
-            return cls(handle, path)
+            return cls(handle, path, gpu_layers)
         except BaseException:
             lib.llama_model_free(handle)
             raise

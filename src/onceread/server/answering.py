@@ -17,6 +17,7 @@ from onceread.engine.request import (
     Completed,
     DoneEvent,
     Event,
+    Explanation,
     FinishEvent,
     Request,
     RequestHandle,
@@ -54,6 +55,7 @@ class Answering:
         self._first_token_seen = False
         self._ahead: deque[tuple[int, Event]] = deque()
         self.usages: list[Usage] = []
+        self._explanations: dict[int, Explanation] = {}
 
     async def start(self, prepare: Callable[[], Sequence[Request]]) -> None:
         """Make the requests on a thread, hand them to the engine, and wait for the first event.
@@ -86,6 +88,8 @@ class Answering:
                         yield good  # what came before the error is the client's
                     self._raise_error(event)
                     self.usages.append(event.usage)
+                    if event.explanation is not None:
+                        self._explanations[prompt] = event.explanation
                 good.append((prompt, event))
             yield good
 
@@ -106,9 +110,15 @@ class Answering:
                         answers[prompt].reasons[event.index] = event.reason
                     case DoneEvent():
                         answers[prompt].usage = event.usage
+                        answers[prompt].explanation = event.explanation
         for answer, texts in zip(answers, parts, strict=True):
             answer.texts = ["".join(text) for text in texts]
         return answers
+
+    @property
+    def explanations(self) -> list[Explanation | None]:
+        """For each prompt, once all are done."""
+        return [self._explanations.get(prompt) for prompt in range(len(self._handles))]
 
     def cancel(self) -> None:
         """Stop whatever still runs. Safe to call at any time, and again."""

@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
 from onceread import __version__
-from onceread.server import chat_completions, docs_page, health, metrics, models, text_completions
-from onceread.server.body import WARNING_HEADER
+from onceread.server import (
+    cache_overview,
+    cache_pins,
+    cache_upkeep,
+    chat_completions,
+    docs_page,
+    health,
+    metrics,
+    models,
+    text_completions,
+)
+from onceread.server.body import WARNING_HEADER, on_bad_parameters
 from onceread.server.errors import HANDLERS
 from onceread.server.middleware import BodyLimit, CatchAll, Measure
 from onceread.server.openapi import document
@@ -41,11 +52,12 @@ def create_app(engine: Engine | None, model: Model | None, settings: Settings) -
         docs_url=None,  # ours works without internet
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers=HANDLERS,
+        exception_handlers={**HANDLERS, RequestValidationError: on_bad_parameters},
         middleware=_middleware(state),
     )
     app.state.onceread = state
-    for module in (chat_completions, text_completions, models, health, metrics, docs_page):
+    apis = (chat_completions, text_completions, models)
+    for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)
 
     # Replacing the method is FastAPI's documented way to change the document.

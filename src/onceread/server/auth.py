@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastapi import Request
+from pydantic import SecretStr
 
 from onceread.server.errors import ApiError
-from onceread.server.settings import DEFAULT_KEY_NAME, ApiKey
+from onceread.server.setting_values import DEFAULT_KEY_NAME, ApiKey
+
+ADMIN = "(admin)"  # no API key can have this name
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,8 @@ class Caller:
     """Whose request it is. Two keys of one name are one caller."""
 
     name: str = DEFAULT_KEY_NAME
+    admin: bool = False  # sees and changes everyone's
+    clears_all: bool = False  # may forget everyone's, though not see it
 
     def namespace(self, cache_salt: str | None = None) -> str:
         """What the engine keeps apart: nothing is shared between two namespaces.
@@ -29,24 +34,31 @@ class Caller:
 
 
 class Keys:
-    """The API keys of a server. Without any, everyone is the default caller."""
+    """The keys of a server. Without API keys, everyone but the admin is the default caller."""
 
-    def __init__(self, keys: Sequence[ApiKey]) -> None:
-        self._keys = [(_digest(key.secret.get_secret_value().encode()), key.name) for key in keys]
+    def __init__(
+        self, keys: Sequence[ApiKey], admin_key: SecretStr | None = None, *, local: bool = False
+    ) -> None:
+        """``local``: only this machine can reach the server."""
+        self._keys = [(_digest(key.secret.get_secret_value().encode()), Caller(key.name)) for key in keys]
+        self._needed = bool(keys)
+        self._everyone = Caller(clears_all=local and admin_key is None)
+        if admin_key is not None:
+            admin = Caller(ADMIN, admin=True, clears_all=True)
+            self._keys.append((_digest(admin_key.get_secret_value().encode()), admin))
 
     def __bool__(self) -> bool:
-        return bool(self._keys)
+        """Does a request need a key?"""
+        return self._needed
 
     def caller(self, presented: bytes | None) -> Caller | None:
         """Whose key it is, None if nobody's."""
-        if not self._keys:
-            return Caller()
         # Digests have one length, and every key is compared: how long it takes says nothing.
         digest = _digest(presented or b"")
-        found: Caller | None = None
-        for secret, name in self._keys:
+        found = None if self._needed else self._everyone
+        for secret, caller in self._keys:
             if hmac.compare_digest(digest, secret):
-                found = Caller(name)
+                found = caller
         return found
 
 

@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from anyio import to_thread
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -32,6 +33,13 @@ class RequestModel(BaseModel):
 Body = TypeVar("Body", bound=RequestModel)
 
 
+async def on_bad_parameters(_request: Request, error: RequestValidationError) -> Response:
+    """The handler for what FastAPI refuses in a query or a path."""
+    first = error.errors()[0]
+    where = first["loc"][1:]  # the first step is "query" or "path"
+    return describe(ErrorDetails(type=first["type"], loc=where, msg=first["msg"], input=None)).response()
+
+
 async def read_body(request: Request, model: type[Body]) -> Body:
     """The request's JSON as ``model``. Raises ApiError: 415 for other content types, 400 for bad bodies."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -50,7 +58,7 @@ def parse_body(model: type[Body], raw: bytes) -> Body:
         return model.model_validate_json(raw)
     except ValidationError as error:
         # The first is enough for a client, and a hostile body can have a million.
-        raise _describe(error.errors(include_url=False, include_input=False)[0]) from None
+        raise describe(error.errors(include_url=False, include_input=False)[0]) from None
     except RecursionError:
         raise invalid("The JSON is nested too deeply.", code="invalid_json") from None
 
@@ -74,7 +82,8 @@ def path_of(location: Iterable[int | str]) -> str | None:
     return path or None
 
 
-def _describe(error: ErrorDetails) -> ApiError:
+def describe(error: ErrorDetails) -> ApiError:
+    """What is wrong with a body or a parameter, as the client should see it."""
     kind, message, param = error["type"], error["msg"], path_of(error["loc"])
     if kind == "json_invalid":
         return invalid(f"The body is not valid JSON: {_reason(error)}.", code="invalid_json")

@@ -15,6 +15,7 @@ from onceread.server.auth import Caller, authenticate
 from onceread.server.body import read_body
 from onceread.server.chat_schemas import ChatCompletion, ChatCompletionRequest
 from onceread.server.event_stream import sse
+from onceread.server.explain import explain_field
 from onceread.server.generation_fields import capped
 from onceread.server.logprobs import TokenNames, chat_logprobs
 from onceread.server.openapi import errors, takes
@@ -75,6 +76,7 @@ def _engine_request(
         namespace=caller.namespace(body.cache_salt),
         alignable=True,
         ignore_eos=bool(body.ignore_eos),
+        explain=bool(body.explain),
     )
 
 
@@ -94,6 +96,7 @@ def _completion(body: ChatCompletionRequest, serving: Serving, answer: Completed
         "choices": choices,
         "usage": usage_body([answer.usage]).model_dump(),
         "timings": timings([answer.usage]).model_dump(),
+        **explain_field(body.explain, [answer.explanation]),
     }
 
 
@@ -129,7 +132,8 @@ async def _chunks(
                     pass
         if out:
             yield b"".join(out)
-    yield stream_end(head, last, answering.usages, body.include_usage)
+    more = explain_field(body.explain, answering.explanations)
+    yield stream_end(head, last, answering.usages, body.include_usage, more)
 
 
 def _logprobs(content: list[dict[str, Any]]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from onceread.chat.errors import ContentInvalid, ContentUnsupported
 from onceread.engine.request import FinishReason
 from onceread.server.body import RequestModel
 from onceread.server.errors import invalid
+from onceread.server.explain import ExplanationBody
 from onceread.server.generation_fields import MAX_TOP_LOGPROBS, GenerationFields, refuse_unless
 from onceread.server.usage import Timings, UsageBody
 
@@ -205,3 +206,4 @@ class ChatCompletion(BaseModel):
     choices: list[ChatChoice]
     usage: UsageBody
     timings: Timings
+    explain: ExplanationBody | None = None  # there if it was asked for

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from onceread.cache.errors import CacheError, DiskUnusable, PathUnknown, PinRefused
 from onceread.chat.errors import ChatError
 from onceread.engine import errors as engine_errors
 from onceread.native.errors import SamplerInvalid, TokenizeFailed
@@ -89,6 +90,12 @@ def known(error: BaseException, prompt_param: str | None = None) -> ApiError | N
             return invalid(str(error), prompt_param)
         case SamplerInvalid():
             return invalid(str(error), "grammar" if "grammar" in str(error) else None)
+        case PinRefused():
+            return ApiError(409, str(error), code="pin_refused")
+        case PathUnknown():
+            return ApiError(404, str(error) or "No stored path has this id.", param="id", code="path_unknown")
+        case DiskUnusable():
+            return unavailable(str(error), "disk_failed")
         case engine_errors.EngineFailed():
             return ApiError(500, str(error), SERVER, code="engine_failed")
         case _:
@@ -129,6 +136,7 @@ HANDLERS: dict[int | type[Exception], Handler] = {
     ClientGone: on_client_gone,
     ClientDisconnect: on_client_gone,
     ApiError: on_known,
+    CacheError: on_known,
     engine_errors.EngineError: on_known,
     ChatError: on_known,
     TokenizeFailed: on_known,

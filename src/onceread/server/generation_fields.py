@@ -106,6 +106,9 @@ class GenerationFields(RequestModel):
     )
     grammar: Grammar | None = Field(None, description="GBNF with a rule `root`.")
     ignore_eos: bool | None = None
+    explain: bool | None = Field(
+        None, description="Say where the prompt left the nearest known path of its namespace."
+    )
 
     # Of other versions or servers, and not here yet. An answer that just left them out would be a wrong one.
     response_format: Any = Field(None, json_schema_extra={"type": ["object", "null"]})

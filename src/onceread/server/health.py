@@ -13,8 +13,16 @@ from onceread.server.state import state_of
 router = APIRouter(tags=["Server"])
 
 
+class CacheHealth(BaseModel):
+    """``ok``, ``off`` or ``failed: why``. Requests are answered also without a cache."""
+
+    memory: str
+    disk: str
+
+
 class Health(BaseModel):
     status: Literal["ok"] = "ok"
+    cache: CacheHealth
 
 
 class NotHealthy(BaseModel):
@@ -29,7 +37,11 @@ class NotHealthy(BaseModel):
     responses={503: {"model": NotHealthy, "description": "The model is loading, or can't be served."}},
 )
 async def read_health(request: Request) -> JSONResponse:
-    """``{"status": "ok"}`` with a 200, or ``loading`` or ``failed`` with a 503."""
-    status, detail = state_of(request).health()
-    body = {"status": status} if detail is None else {"status": status, "detail": detail}
-    return JSONResponse(body, 200 if status == "ok" else 503)
+    """``ok`` and how the cache is with a 200, or ``loading`` or ``failed`` with a 503."""
+    state = state_of(request)
+    status, detail = state.health()
+    if status == "ok":
+        cache = await state.cache.read()
+        tiers = CacheHealth(memory=cache.memory.state, disk=cache.disk.state)
+        return JSONResponse(Health(cache=tiers).model_dump())
+    return JSONResponse({"status": status} if detail is None else {"status": status, "detail": detail}, 503)

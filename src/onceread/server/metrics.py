@@ -12,6 +12,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from onceread.cache.contract import CacheStats
+from onceread.server.cache_metrics import CacheCollector
+
 if TYPE_CHECKING:
     from onceread.engine.engine import Engine
 
@@ -27,6 +30,8 @@ _HELP = {
     "prompt_evaluated_total": "Prompt tokens that were computed, not reused",
     "prompt_reevaluated_total": "Prompt tokens computed again for a request that had read them before",
     "cached_context_total": "Prompt tokens that were reused from the context",
+    "cached_memory_total": "Prompt tokens that were loaded from RAM",
+    "cached_disk_total": "Prompt tokens that were loaded from disk",
     "completion_tokens_total": "Tokens written",
     "decode_calls_total": "Calls of llama_decode",
     "set_aside_total": "Times that a request was moved out of the context",
@@ -76,9 +81,14 @@ class Metrics:
     def first_token(self, seconds: float) -> None:
         self._first_token.observe(seconds)
 
-    def page(self) -> bytes:
+    def page(self, cache: CacheStats | None = None) -> bytes:
         """Everything in Prometheus' text format."""
-        return generate_latest(self.registry)
+        page = generate_latest(self.registry)
+        if cache is not None:
+            once = CollectorRegistry()
+            once.register(CacheCollector(cache))
+            page += generate_latest(once)
+        return page
 
 
 class _EngineCollector(Collector):
@@ -112,5 +122,8 @@ router = APIRouter(tags=["Server"])
 @router.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
 async def read_metrics(request: Request) -> PlainTextResponse:
     """Counters and gauges of the engine, and times of requests, in Prometheus' text format."""
-    metrics: Metrics = request.app.state.onceread.metrics
-    return PlainTextResponse(metrics.page(), media_type=CONTENT_TYPE)
+    state = request.app.state.onceread
+    metrics: Metrics = state.metrics
+    engine: Engine | None = state.engine
+    cache = await state.cache.read() if engine is not None else None
+    return PlainTextResponse(metrics.page(cache), media_type=CONTENT_TYPE)

@@ -33,7 +33,9 @@ class ErrorBody(BaseModel):
 _SAYS = {
     400: "A parameter is wrong; `param` names it.",
     401: "The API key is missing or wrong.",
+    403: "Only the admin key may do this.",
     404: "There is no such thing.",
+    409: "It does not fit; the message has the figures.",
     413: "The body is too large.",
     415: "The body's content type is not JSON.",
     500: "The server failed.",
@@ -72,7 +74,7 @@ def document(app: FastAPI, *, needs_key: bool) -> dict[str, Any]:
     if needs_key:
         components["securitySchemes"] = {"ApiKey": {"type": "http", "scheme": "bearer"}}
         for path, operations in found["paths"].items():
-            if path.startswith("/v1/"):
+            if path.startswith(("/v1/", "/cache")):
                 for operation in operations.values():
                     operation["security"] = [{"ApiKey": []}]
     return found

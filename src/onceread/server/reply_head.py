@@ -25,10 +25,14 @@ def reply_head(prefix: str, kind: str, model: str) -> dict[str, Any]:
 
 
 def stream_end(
-    head: Mapping[str, Any], last: Mapping[str, Any] | None, usages: Sequence[Usage], include_usage: bool
+    head: Mapping[str, Any],
+    last: Mapping[str, Any] | None,
+    usages: Sequence[Usage],
+    include_usage: bool,
+    more: Mapping[str, Any],
 ) -> bytes:
-    """The last choice's last chunk, and the usage if it was asked for; timings are on whichever is last."""
-    times = {"timings": timings(usages).model_dump()}
+    """The last choice's last chunk, and the usage if asked for; timings and ``more`` are on whichever is last."""
+    times = {"timings": timings(usages).model_dump(), **more}
     if not include_usage:
         return sse({**last, **times}) if last is not None else b""
     usage = {**head, "choices": [], "usage": usage_body(usages).model_dump(), **times}

@@ -7,12 +7,10 @@ What is wrong is said in one line that names the place it was set.
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -27,97 +25,33 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from onceread.server.setting_values import (
+    ApiKey,
+    check_admin_key,
+    check_cache_disk,
+    check_cache_ram,
+    check_host,
+    check_origin,
+    is_loopback,
+    parse_keys,
+    parse_list,
+    parse_size,
+)
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
 ENV_PREFIX = "ONCEREAD_"
-DEFAULT_KEY_NAME = "default"
 
 CacheType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 FlashAttention = Literal["auto", "on", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
-_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "KI": 1024, "MI": 1024**2, "GI": 1024**3}
-
 
 class SettingsError(Exception):
     """A setting that can't be used. The message is one line that names the flag, variable or key."""
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKey:
-    """One key that clients may present. Keys of one name share a cache; names never see each other's."""
-
-    name: str
-    secret: SecretStr
-
-    @classmethod
-    def parse(cls, text: str) -> ApiKey:
-        """``NAME=SECRET``; a bare secret is named ``default``. Errors never repeat the text."""
-        name, separator, secret = text.strip().partition("=")
-        if not separator:
-            name, secret = DEFAULT_KEY_NAME, name
-        if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name) and separator:
-            raise ValueError(
-                "a key's name may hold letters, digits, '.', '_' and '-', at most 64: NAME=SECRET"
-            )
-        if not secret.strip("=") or not secret.isprintable() or not secret.isascii():
-            raise ValueError("must be NAME=SECRET, with a secret of printable ASCII characters")
-        return cls(name, SecretStr(secret))
-
-
-def parse_size(value: object) -> object:
-    """``16MiB``, ``500kB``, ``2G`` or a number of bytes, as bytes. What is not text is left alone."""
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?|)B?\s*", value.upper())
-    if match is None:
-        raise ValueError("must be a size such as 16MiB, 500kB or a number of bytes")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-def _items(value: object) -> object:
-    """Text with commas, as the environment has it, or a list, as flags and the file have it."""
-    if isinstance(value, str):
-        value = value.split(",")
-    if isinstance(value, list | tuple):
-        return [item.strip() if isinstance(item, str) else item for item in value if item != ""]
-    return value
-
-
-def _keys(value: object) -> object:
-    value = _items(value)
-    if not isinstance(value, list):
-        raise ValueError("must be a list of NAME=SECRET")
-    keys = [item if isinstance(item, ApiKey) else ApiKey.parse(str(item)) for item in value]
-    by_secret = {key.secret.get_secret_value(): key.name for key in keys}
-    if any(by_secret[key.secret.get_secret_value()] != key.name for key in keys):
-        raise ValueError("two keys of different names have the same secret")
-    return tuple(keys)
-
-
-def _host(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._:%-]+", value):
-        raise ValueError("must be a host name or an IP address")
-    return value
-
-
-def _origin(value: str) -> str:
-    if value != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", value):
-        raise ValueError("must be an origin such as http://localhost:3000, or *")
-    return value
-
-
-def is_loopback(host: str) -> bool:
-    """Can only this machine reach a server bound to ``host``?"""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.split("%")[0]).is_loopback
-    except ValueError:
-        return False  # a name: whatever it resolves to
 
 
 def _setting(group: str, help: str, *, metavar: str = "", flag: str = "", **limits: Any) -> Any:  # noqa: A002
@@ -166,8 +100,9 @@ class Settings(BaseSettings):
     cache_type_k: CacheType = _setting("Context", "keys: f16, q8_0, q4_0, ...", metavar="TYPE", default="f16")
     cache_type_v: CacheType = _setting("Context", "values: the same types", metavar="TYPE", default="f16")
     flash_attn: FlashAttention = _setting("Context", "auto, on or off", metavar="WHEN", default="auto")
+    resident_cells: int = _setting("Context", "kept there by finished chats", metavar="N", default=2048, ge=0)
 
-    host: Annotated[str, AfterValidator(_host)] = _setting(
+    host: Annotated[str, AfterValidator(check_host)] = _setting(
         "Server", "address to bind", metavar="HOST", default="127.0.0.1"
     )
     port: int = _setting("Server", "0 = any that is free", metavar="N", default=8000, ge=0, le=65535)
@@ -179,34 +114,42 @@ class Settings(BaseSettings):
     )
     log_level: LogLevel = _setting("Server", "debug, info, warning, error", metavar="LEVEL", default="info")
 
-    api_keys: Annotated[tuple[ApiKey, ...], NoDecode, BeforeValidator(_keys)] = _setting(
-        "Access", "may be given again", metavar="NAME=SECRET", flag="--api-key", default=()
+    api_keys: Annotated[tuple[ApiKey, ...], NoDecode, BeforeValidator(parse_keys)] = _setting(
+        "Access and limits", "may be given again", metavar="NAME=SECRET", flag="--api-key", default=()
     )
-    admin_key: SecretStr | None = _setting(
-        "Access", "sees all namespaces (later)", metavar="SECRET", default=None, min_length=1
+    admin_key: Annotated[SecretStr, AfterValidator(check_admin_key)] | None = _setting(
+        "Access and limits", "sees every key's cache", metavar="SECRET", default=None, min_length=1
     )
-    allow_open: bool = _setting("Access", "any host without a key", default=False)
+    allow_open: bool = _setting("Access and limits", "any host without a key", default=False)
     cors_origins: Annotated[
-        tuple[Annotated[str, AfterValidator(_origin)], ...], NoDecode, BeforeValidator(_items)
-    ] = _setting("Access", "web pages' origin, repeatable", metavar="URL", flag="--cors-origin", default=())
+        tuple[Annotated[str, AfterValidator(check_origin)], ...], NoDecode, BeforeValidator(parse_list)
+    ] = _setting(
+        "Access and limits", "web pages' origin, repeatable", metavar="URL", flag="--cors-origin", default=()
+    )
 
     max_body_bytes: Annotated[int, BeforeValidator(parse_size)] = _setting(
-        "Limits", "largest request body", metavar="SIZE", default=16 * 1024**2, ge=1024
+        "Access and limits", "largest request body", metavar="SIZE", default=16 * 1024**2, ge=1024
     )
     max_tokens_limit: int | None = _setting(
-        "Limits", "longest reply (default: none)", metavar="N", default=None, ge=1
+        "Access and limits", "longest reply (default: none)", metavar="N", default=None, ge=1
     )
-    queue_limit: int = _setting("Limits", "waiting requests before a 503", metavar="N", default=256, ge=1)
+    queue_limit: int = _setting(
+        "Access and limits", "waiting requests before a 503", metavar="N", default=256, ge=1
+    )
 
+    cache_ram: Annotated[int, BeforeValidator(parse_size), AfterValidator(check_cache_ram)] | None = _setting(
+        "Cache", "in RAM (default: by free memory)", metavar="SIZE", default=None, ge=0
+    )
+    cache_disk: Annotated[int, BeforeValidator(parse_size), AfterValidator(check_cache_disk)] | None = (
+        _setting("Cache", "on disk (default: by free space)", metavar="SIZE", default=None)
+    )
     cache_dir: Path = _setting(
-        "Disk store (used from a later version on)",
-        "where states are kept",
+        "Cache",
+        "where it is kept",
         metavar="DIR",
         default_factory=lambda: platformdirs.user_cache_path("onceread"),
     )
-    no_disk_cache: bool = _setting(
-        "Disk store (used from a later version on)", "keep nothing on disk", default=False
-    )
+    no_disk_cache: bool = _setting("Cache", "keep nothing on disk", default=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -222,6 +165,14 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"host {self.host} can be reached from other machines: "
                 "give --api-key NAME=SECRET, or --allow-open if anyone may use it"
+            )
+        admin = self.admin_key.get_secret_value() if self.admin_key else None
+        if any(key.secret.get_secret_value() == admin for key in self.api_keys):
+            raise ValueError("admin_key is also the secret of an API key: give it one of its own")
+        if self.cache_ram == 0 and not self.no_disk_cache:
+            raise ValueError(
+                "cache_ram 0 needs no_disk_cache: what is written to disk waits in RAM; "
+                "give at least 64MiB, or --no-disk-cache for no cache behind the context"
             )
         if self.flash_attn == "off" and self.cache_type_v not in ("f32", "f16", "bf16"):
             raise ValueError(

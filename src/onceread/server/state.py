@@ -12,8 +12,10 @@ from fastapi import Request
 from onceread.chat.prompt import PromptTokenizer
 from onceread.chat.template import ChatTemplate
 from onceread.server.auth import Keys
+from onceread.server.cache_stats import CacheNumbers
 from onceread.server.errors import unavailable
 from onceread.server.metrics import Metrics
+from onceread.server.setting_values import is_loopback
 from onceread.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -43,8 +45,9 @@ class AppState:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.keys = Keys(settings.api_keys)
-        self.metrics = Metrics(lambda: self._serving.engine if self._serving else None)
+        self.keys = Keys(settings.api_keys, settings.admin_key, local=is_loopback(settings.host))
+        self.metrics = Metrics(lambda: self.engine)
+        self.cache = CacheNumbers(lambda: self.engine)
         self._serving: Serving | None = None
         self._failure: str | None = None
         self._closing = False
@@ -70,6 +73,11 @@ class AppState:
     def close(self) -> None:
         """From now on new requests are refused: the server is shutting down. Running ones go on."""
         self._closing = True
+
+    @property
+    def engine(self) -> Engine | None:
+        """The engine, whatever its state; None while the model loads."""
+        return self._serving.engine if self._serving else None
 
     def health(self) -> tuple[str, str | None]:
         """``ok``, ``loading`` or ``failed``, and in the last case why."""

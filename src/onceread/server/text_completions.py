@@ -15,6 +15,7 @@ from onceread.server.auth import Caller, authenticate
 from onceread.server.body import read_body
 from onceread.server.errors import invalid
 from onceread.server.event_stream import sse
+from onceread.server.explain import explain_field
 from onceread.server.generation_fields import capped
 from onceread.server.logprobs import TextLogprobsWriter, TokenNames
 from onceread.server.openapi import errors, takes
@@ -66,7 +67,7 @@ def _engine_requests(
     sampling = body.sampling(serving.model.vocab.size)
     return [
         EngineRequest(
-            prompt=_tokens(prompt, serving),
+            prompt=prompt_tokens(prompt, serving),
             sampling=sampling,
             max_tokens=capped(body.max_tokens, limit),
             stop=body.stop or (),
@@ -75,12 +76,14 @@ def _engine_requests(
             namespace=caller.namespace(body.cache_salt),
             alignable=isinstance(prompt, str),  # token ids are taken to the letter
             ignore_eos=bool(body.ignore_eos),
+            explain=bool(body.explain),
         )
         for prompt in body.prompt
     ]
 
 
-def _tokens(prompt: Prompt, serving: Serving) -> tuple[int, ...]:
+def prompt_tokens(prompt: Prompt, serving: Serving) -> tuple[int, ...]:
+    """A raw prompt as tokens. Raises ApiError for token ids that the model does not have."""
     if isinstance(prompt, str):
         return serving.tokenizer.raw(prompt)
     size = serving.model.vocab.size
@@ -123,6 +126,7 @@ def _completion(body: CompletionRequest, serving: Serving, answers: list[Complet
         "choices": choices,
         "usage": usage_body(usages).model_dump(),
         "timings": timings(usages).model_dump(),
+        **explain_field(body.explain, [answer.explanation for answer in answers]),
     }
 
 
@@ -159,4 +163,5 @@ async def _chunks(body: CompletionRequest, serving: Serving, answering: Answerin
                     pass
         if out:
             yield b"".join(out)
-    yield stream_end(head, last, answering.usages, body.include_usage)
+    more = explain_field(body.explain, answering.explanations)
+    yield stream_end(head, last, answering.usages, body.include_usage, more)

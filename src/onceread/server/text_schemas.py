@@ -10,6 +10,7 @@ from typing_extensions import Self
 
 from onceread.engine.request import FinishReason
 from onceread.server.errors import invalid
+from onceread.server.explain import ExplanationBody
 from onceread.server.generation_fields import MAX_TOP_LOGPROBS, GenerationFields, refuse_unless
 from onceread.server.usage import Timings, UsageBody
 
@@ -116,3 +117,4 @@ class Completion(BaseModel):
     choices: list[TextChoice]
     usage: UsageBody
     timings: Timings
+    explain: ExplanationBody | list[ExplanationBody | None] | None = None  # there if it was asked for

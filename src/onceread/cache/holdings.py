@@ -1,0 +1,104 @@
+"""What the store holds just now: the tree and the memory tier, behind one lock, and the rules that join them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from onceread.cache.chunk import Chunk
+from onceread.cache.contract import TOKEN, Key, Record
+from onceread.cache.memory import MemoryTier
+from onceread.cache.names import NOT_TEXT
+from onceread.cache.tree import ChunkTree
+
+Cut = Callable[[bytes, int], tuple[bytes, bytes]]
+"""Splits a blob after so many tokens."""
+
+
+class Holdings:
+    """Every method but :meth:`cut` wants the lock held."""
+
+    def __init__(self, spelled: list[bytes], memory_bytes: int, cut: Cut) -> None:
+        self.lock = threading.RLock()
+        self.tree = ChunkTree(spelled)
+        self.memory = MemoryTier(memory_bytes, self.tree)
+        self.namespaces: dict[bytes, bytes] = {}  # by root
+        self.cut = cut
+        self.keep_unwritten = False  # is there a disk that will take what waits for it?
+        self.refused = 0
+
+    def hold(self, chunk: Chunk, blob: bytes) -> bool:
+        """Keep a blob in RAM if there is room for it."""
+        room = self.memory.put(chunk, blob, keep_unwritten=self.keep_unwritten)
+        self.forget(room.victims)
+        return room.made
+
+    def forget(self, chunks: Iterable[Chunk]) -> None:
+        """Take chunks out of the tree whose state is nowhere any more."""
+        for chunk in chunks:
+            if chunk.gone and self.tree.get(chunk.key) is chunk:
+                self.tree.remove(chunk)
+
+    def remove(self, chunk: Chunk) -> None:
+        """Give a chunk up in RAM and in the tree. Its file, if it has one, is the caller's to remove."""
+        if chunk.blob is not None:
+            self.memory.drop(chunk)
+        if self.tree.get(chunk.key) is chunk:
+            self.tree.remove(chunk)
+
+    def lose_file(self, key: Key) -> None:
+        """A file is gone: whatever lay in it and is not in RAM is gone too."""
+        chunk = self.tree.get(key)
+        lost = [chunk] if chunk is not None and chunk.file is None else []
+        lost += [c for c in self.tree if c.file is not None and c.file.key == key]
+        for one in lost:
+            one.file, one.file_bytes = None, 0
+        self.forget(lost)
+
+    def record(self, chunk: Chunk) -> Record:
+        """What the chunk's own file says, or is to say."""
+        pieces = self.tree.pieces(chunk.array)
+        if not chunk.text:
+            pieces[0] = NOT_TEXT + pieces[0]
+        return Record(
+            root=chunk.root,
+            namespace=self.namespaces[chunk.root],
+            name=chunk.key.name,
+            parent=chunk.parent,
+            start=chunk.start,
+            tokens=chunk.tokens,
+            spelled=b"".join(pieces),
+            lengths=np.asarray([len(piece) for piece in pieces], dtype="<u2").tobytes(),
+        )
+
+    def split(self, chunk: Chunk, at: int, middle: bytes) -> tuple[Chunk, Chunk]:
+        """Replace a chunk by two that meet at position ``at``, the end of the prefix named ``middle``.
+
+        No descendant changes: the second half still ends where the whole did, under the same name. Both
+        lie in the file of the whole until they have files of their own.
+        """
+        cut = (at - chunk.start) * TOKEN
+        halves = (
+            Chunk(chunk.root, chunk.parent, Key(middle, chunk.start), chunk.tokens[:cut], text=chunk.text),
+            Chunk(chunk.root, middle, Key(chunk.key.name, at), chunk.tokens[cut:], text=chunk.text),
+        )
+        blobs = self.cut(chunk.blob, at - chunk.start) if chunk.blob is not None else (None, None)
+        file = chunk.file or (self.record(chunk) if chunk.file_bytes else None)
+        self.remove(chunk)
+        for half, blob in zip(halves, blobs, strict=True):
+            half.hits, half.last_used, half.pinned = chunk.hits, chunk.last_used, chunk.pinned
+            half.file = file
+            half.file_bytes = chunk.file_bytes * half.n // chunk.n
+        made = []
+        for half, blob in zip(halves, blobs, strict=True):
+            known = self.tree.get(half.key)  # from another process that cut here already
+            if known is None:
+                self.tree.add(half)
+                known = half
+            if blob is not None and known.blob is None and not self.hold(known, blob):
+                self.refused += 1
+            made.append(known)
+        self.forget(made)
+        return made[0], made[1]

@@ -1,0 +1,200 @@
+"""The tree of chunks: which prefixes are known, and which chunks to load for one. No state, no tiers.
+
+    root ── [0,256) ─┬─ [256,300) ─┬─ [300,420)
+                     │             └─ [300,350)
+                     └─ [256,410)
+
+Chunks hang together by names alone: the children of a chunk are those whose parent is the name it ends. So a
+chunk may come before its parent, and two that end the same prefix have the same children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from onceread.cache.chunk import Chunk
+from onceread.cache.contract import Key
+from onceread.cache.cuts import Tokens
+
+
+_FIRST = 4  # tokens that are compared before the rest is spelled
+
+
+class Part(NamedTuple):
+    """Tokens [start, end) of a path, to be loaded from ``chunk``, which holds them and perhaps more behind."""
+
+    chunk: Chunk
+    start: int
+    end: int
+
+
+class Match(NamedTuple):
+    """The longest known prefix of some tokens."""
+
+    parts: tuple[Part, ...]
+    length: int  # tokens
+
+    @property
+    def whole(self) -> int:
+        """The end of the last chunk that is matched to its end."""
+        if not self.parts:
+            return 0
+        last = self.parts[-1]
+        return last.end if last.end == last.chunk.end else last.start
+
+    @property
+    def parting(self) -> Chunk | None:
+        """The chunk inside which the tokens part from it or end."""
+        if self.parts and self.parts[-1].end < self.parts[-1].chunk.end:
+            return self.parts[-1].chunk
+        return None
+
+
+class ChunkTree:
+    """Not thread-safe: the store's lock stands before it."""
+
+    def __init__(self, spelled: list[bytes]) -> None:
+        """``spelled``: what each token is in text, see `names.spell`."""
+        self._spelled = spelled
+        self._chunks: dict[Key, Chunk] = {}
+        # By parent, then by first token. More than one chunk has the same first token only where
+        # processes cut differently.
+        self._children: dict[bytes, dict[int, list[Chunk]]] = {}
+        self._ends: dict[bytes, list[Chunk]] = {}  # by the prefix they end
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def __iter__(self) -> Iterator[Chunk]:
+        return iter(self._chunks.values())
+
+    def get(self, key: Key) -> Chunk | None:
+        return self._chunks.get(key)
+
+    def add(self, chunk: Chunk) -> None:
+        assert chunk.key not in self._chunks
+        self._chunks[chunk.key] = chunk
+        siblings = self._children.setdefault(chunk.parent, {})
+        siblings.setdefault(int(chunk.array[0]), []).append(chunk)
+        self._ends.setdefault(chunk.key.name, []).append(chunk)
+
+    def remove(self, chunk: Chunk) -> None:
+        del self._chunks[chunk.key]
+        first = int(chunk.array[0])
+        siblings = self._children[chunk.parent]
+        siblings[first].remove(chunk)
+        if not siblings[first]:
+            del siblings[first]
+        if not siblings:
+            del self._children[chunk.parent]
+        self._ends[chunk.key.name].remove(chunk)
+        if not self._ends[chunk.key.name]:
+            del self._ends[chunk.key.name]
+
+    def children(self, name: bytes) -> Iterator[Chunk]:
+        """The chunks that continue a prefix."""
+        for chunks in self._children.get(name, {}).values():
+            yield from chunks
+
+    def has_children(self, name: bytes) -> bool:
+        return name in self._children
+
+    def ending(self, name: bytes) -> Sequence[Chunk]:
+        """The chunks that end a prefix."""
+        return self._ends.get(name, ())
+
+    def match(self, root: bytes, tokens: Tokens) -> Match:
+        """The longest known prefix of ``tokens``, token by token; names alone are never trusted."""
+        best: tuple[Part, ...] = ()
+        best_length = 0
+        # Covers may overlap, so that several chunks can lead on. Each prefix is looked at once; all that
+        # are reached are prefixes of ``tokens`` and differ by their length alone.
+        reached: dict[bytes, tuple[Part, ...]] = {root: ()}
+        open_ends: list[tuple[int, bytes]] = [(0, root)]
+        while open_ends:
+            position, name = open_ends.pop()
+            if position >= len(tokens):
+                continue
+            for chunk in self._children.get(name, {}).get(int(tokens[position]), ()):
+                n = _common(chunk.array, tokens[position:])
+                path = (*reached[name], Part(chunk, position, position + n))
+                if position + n > best_length:
+                    best, best_length = path, position + n
+                if n == chunk.n and chunk.key.name not in reached:
+                    reached[chunk.key.name] = path
+                    open_ends.append((chunk.end, chunk.key.name))
+        return Match(best, best_length)
+
+    def match_text(self, root: bytes, text: bytes) -> Tokens:
+        """The tokens of the known path that agrees with the longest beginning of ``text``, spelled by `names.spell`.
+
+        The path may go on behind the agreement, to the end of the chunk in which it parts.
+        """
+        best: tuple[Chunk, ...] = ()
+        best_length = 0
+        reached: set[bytes] = {root}
+        open_ends: list[tuple[int, bytes, tuple[Chunk, ...]]] = [(0, root, ())]
+        while open_ends:
+            position, name, path = open_ends.pop()
+            for chunk in self._spelling_alike(name, text, position):
+                # Of a thousand children few agree in more than a word.
+                spelled = self.spell(chunk.array[:_FIRST])
+                if text.startswith(spelled, position):
+                    spelled = self.spell(chunk.array)
+                n = _common_bytes(spelled, text, position)
+                if position + n > best_length:
+                    best, best_length = (*path, chunk), position + n
+                if n == len(spelled) and chunk.key.name not in reached:
+                    reached.add(chunk.key.name)
+                    open_ends.append((position + n, chunk.key.name, (*path, chunk)))
+        return np.concatenate([c.array for c in best]) if best else np.zeros(0, dtype=np.int32)
+
+    def _spelling_alike(self, name: bytes, text: bytes, position: int) -> Iterator[Chunk]:
+        """The children of a prefix that came from text and begin with the byte at ``position``."""
+        for first, chunks in self._children.get(name, {}).items():
+            if text.startswith(self._spelled[first][:1], position):
+                yield from (chunk for chunk in chunks if chunk.text)
+
+    def pieces(self, tokens: Tokens) -> list[bytes]:
+        """What each of ``tokens`` is in text."""
+        spelled = self._spelled
+        return [spelled[t] for t in tokens.tolist()]
+
+    def spell(self, tokens: Tokens) -> bytes:
+        """What ``tokens`` are in text."""
+        return b"".join(self.pieces(tokens))
+
+    def after(self, root: bytes, match: Match, n: int) -> Tokens:
+        """How known paths go on behind a match: up to ``n`` tokens of the last used one, none if all end there."""
+        found: list[Tokens] = []
+        name = root
+        if match.parts:
+            last = match.parts[-1]
+            found.append(last.chunk.array[last.end - last.chunk.start :])
+            name = last.chunk.key.name
+        while sum(map(len, found)) < n:
+            child = max(self.children(name), key=lambda c: c.last_used, default=None)
+            if child is None:
+                break
+            found.append(child.array)
+            name = child.key.name
+        return np.concatenate(found)[:n] if found else np.zeros(0, dtype=np.int32)
+
+
+def _common(a: Tokens, b: Tokens) -> int:
+    n = min(len(a), len(b))
+    different = np.flatnonzero(a[:n] != b[:n])
+    return int(different[0]) if len(different) else n
+
+
+def _common_bytes(spelled: bytes, text: bytes, position: int) -> int:
+    if text.startswith(spelled, position):
+        return len(spelled)
+    n = min(len(spelled), len(text) - position)
+    a = np.frombuffer(spelled, dtype=np.uint8, count=n)
+    b = np.frombuffer(text, dtype=np.uint8, count=n, offset=position)
+    different = np.flatnonzero(a != b)
+    return int(different[0]) if len(different) else n
