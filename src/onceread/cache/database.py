@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 from onceread.cache.directory import Directory, plain
 from onceread.cache.errors import DiskUnusable
@@ -24,6 +25,7 @@ from onceread.cache.index import Index
 
 T = TypeVar("T")
 
+_LOG_PAGES = 256  # when the log is as long, it is moved into the database; a busy index needs no more
 _BUSY = 2.0  # seconds to wait for a transaction of another process
 _DAMAGE = (
     "malformed",
@@ -75,7 +77,7 @@ class Database:
             self._open()
 
     def change(self, work: Callable[[Index], T]) -> T:
-        """One transaction that writes. ``work`` may be called twice: after a repair it is done once more."""
+        """One transaction that writes. ``work`` may be called twice: what failed is done once more after a repair."""
         return self._transaction("BEGIN IMMEDIATE", work)
 
     def look(self, work: Callable[[Index], T]) -> T:
@@ -105,10 +107,21 @@ class Database:
                 try:
                     return self._once(begin, work)
                 except sqlite3.Error as error:
-                    if not first or not (_is_damage(error) or not self._is_in_place()):
+                    if not first:
                         raise
-                    self._repair(epoch)
+                    if "is full" in str(error):
+                        self._reuse_log()
+                    elif _is_damage(error) or not self._is_in_place():
+                        self._repair(epoch)
+                    else:
+                        raise
             raise AssertionError("the second time returns or raises")
+
+    def _reuse_log(self) -> None:
+        """On a full disk the log can't grow, but it can begin anew once the database has what is in it."""
+        held = self._held()
+        with held.lock:
+            held.index.connection.execute("PRAGMA wal_checkpoint")
 
     def _once(self, begin: str, work: Callable[[Index], T]) -> T:
         if begin == "BEGIN":
@@ -156,25 +169,32 @@ class Database:
     def _open(self) -> None:
         self._directory.require()
         with self._directory.lock():
-            complaint = self._look_at_file()
-            if complaint is not None:
-                self._remove_files()
-                os.close(
-                    os.open(self._directory.index, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
-                )
-            self._directory.index.chmod(0o600)  # SQLite gives its other files the same mode
-            index = self._connect()
             try:
+                self._open_locked()
+            except (FileNotFoundError, sqlite3.Error):
+                if self._directory.index.exists():
+                    raise
+                self._open_locked()  # somebody has deleted it just now
 
-                def prepare(index: Index) -> None:
-                    if complaint is not None:
-                        index.create()
-                    self._prepare(index, complaint)
+    def _open_locked(self) -> None:
+        complaint = self._look_at_file()
+        if complaint is not None:
+            self._remove_files()
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC
+            os.close(os.open(self._directory.index, flags, 0o600))
+        self._directory.index.chmod(0o600)  # SQLite gives its other files the same mode
+        index = self._connect()
 
-                _in_transaction(index, "BEGIN IMMEDIATE", prepare)
-                status = self._directory.index.lstat()
-            finally:
-                index.connection.close()
+        def prepare(index: Index) -> None:
+            if complaint is not None:
+                index.create()
+            self._prepare(index, complaint)
+
+        try:
+            _in_transaction(index, "BEGIN IMMEDIATE", prepare)
+            status = self._directory.index.lstat()
+        finally:
+            index.connection.close()
         self._identity = status.st_dev, status.st_ino
         self._epoch += 1
 
@@ -205,13 +225,16 @@ class Database:
             Path(f"{self._directory.index}{suffix}").unlink(missing_ok=True)
 
     def _connect(self) -> Index:
+        # mode=rw: SQLite is not to make a file, least of all with other permissions, where one was deleted.
+        uri = f"file:{quote(os.fsencode(self._directory.index))}?mode=rw"
         connection = sqlite3.connect(
-            self._directory.index, timeout=_BUSY, isolation_level=None, check_same_thread=False
+            uri, uri=True, timeout=_BUSY, isolation_level=None, check_same_thread=False
         )
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-            connection.execute("PRAGMA journal_size_limit = 4194304")
+            connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+            connection.execute(f"PRAGMA journal_size_limit = {_LOG_PAGES * 4096}")
         except BaseException:
             connection.close()
             raise

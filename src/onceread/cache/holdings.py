@@ -73,11 +73,11 @@ class Holdings:
             lengths=np.asarray([len(piece) for piece in pieces], dtype="<u2").tobytes(),
         )
 
-    def split(self, chunk: Chunk, at: int, middle: bytes) -> tuple[Chunk, Chunk]:
+    def split(self, chunk: Chunk, at: int, middle: bytes) -> tuple[Chunk, Chunk, Record | None]:
         """Replace a chunk by two that meet at position ``at``, the end of the prefix named ``middle``.
 
         No descendant changes: the second half still ends where the whole did, under the same name. Both
-        lie in the file of the whole until they have files of their own.
+        lie in the file of the whole until they have files of their own: its record comes third, if there is one.
         """
         cut = (at - chunk.start) * TOKEN
         halves = (
@@ -101,4 +101,4 @@ class Holdings:
                 self.refused += 1
             made.append(known)
         self.forget(made)
-        return made[0], made[1]
+        return made[0], made[1], file

@@ -179,9 +179,8 @@ class Store:
 
     def _split_at(self, chunk: Chunk, at: int, tokens: Tokens) -> None:
         middle = prefix_name(chunk.root, tokens[:at].tobytes())
-        on_disk, waits = chunk.file_bytes > 0, chunk.queued > 0
-        file = chunk.file or (self._holdings.record(chunk) if on_disk else None)
-        head, tail = self._holdings.split(chunk, at, middle)
+        waits = chunk.queued > 0
+        head, tail, file = self._holdings.split(chunk, at, middle)
         self._split += 1
         if self._disk is None:
             return

@@ -20,7 +20,7 @@ class SequencePool:
         self._context = context
         self.ledger = CellLedger(context.n_ctx)
         self.running: list[Sequence] = []
-        self.residents: list[Sequence] = []
+        self.residents: list[Sequence] = []  # the last finished one last
         # The last id is the context's scratch sequence.
         self._free_ids = list(range(context.n_seq_max - 2, -1, -1))
         # Can any prefix of a sequence be shared, or only the whole?
@@ -124,8 +124,7 @@ class SequencePool:
         Every used cell slows every sequence, and loading one back costs a thousandth of reading it.
         """
         while len(self.residents) > 1 and self.ledger.freed_by([r.cells for r in self.residents]) > cells:
-            last = max(self.residents, key=lambda r: r.last_used)
-            candidates = [r for r in self.residents if r.saved and r is not last]
+            candidates = [r for r in self.residents[:-1] if r.saved]
             if not candidates:
                 return
             self._evict(self._least_valuable(candidates, clock))
