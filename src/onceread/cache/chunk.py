@@ -31,6 +31,7 @@ class Chunk:
         "priority",
         "queued",
         "root",
+        "spelled",
         "text",
         "tokens",
     )
@@ -41,6 +42,7 @@ class Chunk:
         self.key = key
         self.tokens = tokens
         self.text = text  # its tokens came from text, so text may be matched against it
+        self.spelled: bytes | None = None  # its text, once it was looked at
         self.blob: bytes | None = None
         self.file_bytes = 0
         self.file: Record | None = None

@@ -23,6 +23,7 @@ from onceread.cache.worker import Worker
 logger = logging.getLogger(__name__)
 
 _RETRY = 30.0  # seconds after a failure before the disk is tried again
+_PATIENCE = 0.25  # seconds that anyone waits for the index
 
 
 class DiskSide:
@@ -37,6 +38,8 @@ class DiskSide:
         self._unreadable = False  # it failed in reading, not just in writing
         self._retry_at = 0.0
         self._reading_since = 0.0
+        self._late = False  # the last look at the index has not come back yet
+        self._totals = tier.totals()
         self._waiting: dict[Chunk, None] = {}  # to be written, the longest waiting first
         self._touched: set[Chunk] = set()
         self.pins: list[Pin] | None = None  # as they are on disk, when they changed
@@ -58,16 +61,19 @@ class DiskSide:
 
     def refresh(self, timeout: float) -> None:
         """Take in what other processes did, if that can be known within ``timeout`` seconds."""
-        if not self._unreadable:
-            self._looker.do(self._look, timeout)
+        if not self._unreadable and not self._late:
+            self._late = not self._looker.do(self._look, timeout)
 
     def _look(self) -> None:
         try:
             changes = self._tier.refresh()
             pins = self._tier.pins() if changes.pins else None
+            self._totals = self._tier.totals()
         except DiskUnusable as error:
             self.fail(str(error), reading=True)
             return
+        finally:
+            self._late = False
         if not (changes.added or changes.removed or changes.pins):
             return
         with self._lock:
@@ -291,13 +297,11 @@ class DiskSide:
         return self._writer.wait_idle(timeout)
 
     def stats(self) -> TierStats:
-        failure = self._failure
-        try:
-            totals = self._tier.totals()
-        except DiskUnusable as error:
-            return TierStats(state=f"failed: {failure or error}", hit_tokens_total=self.hit_tokens)
+        """As of the last look at the index, which is now unless the disk keeps us waiting."""
+        self.refresh(_PATIENCE)
+        totals = self._totals
         return TierStats(
-            state="ok" if failure is None else f"failed: {failure}",
+            state="ok" if self._failure is None else f"failed: {self._failure}",
             budget=totals.budget,
             bytes=totals.bytes,
             pinned_bytes=totals.pinned_bytes,

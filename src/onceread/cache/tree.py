@@ -141,9 +141,9 @@ class ChunkTree:
             position, name, path = open_ends.pop()
             for chunk in self._spelling_alike(name, text, position):
                 # Of a thousand children few agree in more than a word.
-                spelled = self.spell(chunk.array[:_FIRST])
-                if text.startswith(spelled, position):
-                    spelled = self.spell(chunk.array)
+                spelled = chunk.spelled or self.spell(chunk.array[:_FIRST])
+                if chunk.spelled is None and text.startswith(spelled, position):
+                    spelled = chunk.spelled = self.spell(chunk.array)
                 n = _common_bytes(spelled, text, position)
                 if position + n > best_length:
                     best, best_length = (*path, chunk), position + n
