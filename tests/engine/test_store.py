@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.engine.conftest import GREEDY
 
@@ -23,8 +25,8 @@ BYTES_PER_TOKEN = 23_059  # of this model's state, as f16
 
 
 @pytest.fixture
-def engine(make_engine: MakeEngine, tmp_path: Path) -> Iterator[Engine]:
-    yield make_engine(cache_ram=256 * MIB, cache_dir=tmp_path / "cache")
+def engine(make_engine: MakeEngine, tmp_path: Path) -> Engine:
+    return make_engine(cache_ram=256 * MIB, cache_dir=tmp_path / "cache")
 
 
 @pytest.fixture
@@ -72,7 +74,9 @@ def test_after_a_restart_every_kind_of_prompt_hits_to_the_token(
         engine = restart(engine)
         usage = ask(engine, prompt, 1).usage
         assert (usage.evaluated_tokens, usage.prompt_tokens) == (evaluated, len(prompt)), name
-        assert by_source(usage) == ({"disk": len(prompt) - evaluated} if len(prompt) > evaluated else {}), name
+        assert by_source(usage) == ({"disk": len(prompt) - evaluated} if len(prompt) > evaluated else {}), (
+            name
+        )
 
 
 def test_what_the_context_drops_comes_back_from_ram(make_engine: MakeEngine, tokens: list[int]) -> None:
@@ -235,7 +239,61 @@ def test_a_disk_that_does_not_answer_costs_a_reading_and_no_more(
     answers.set()
 
 
-def test_clear_forgets_in_every_tier(engine: Engine, restart: Callable[..., Engine], tokens: list[int]) -> None:
+def test_characters_in_rotation_evaluate_only_what_is_new_from_the_second_visit_on(
+    make_engine: MakeEngine, tokens: list[int]
+) -> None:
+    engine = make_engine(cache_ram=256 * MIB, ctx_size=768)
+    chats = [[500 + i, *tokens[20 * i : 20 * i + 200]] for i in range(6)]
+    for chat in chats:
+        ask(engine, chat, 1)
+    for visit in range(2):
+        for chat in chats:
+            chat += [900 + visit, 901, 902]
+            assert ask(engine, chat, 1).usage.evaluated_tokens == 3
+    stats = engine.stats()
+    assert stats.evictions_total > 6
+    assert stats.prompt_evaluated_total == 6 * 201 + 12 * 3
+    assert stats.cached_memory_total > stats.cached_context_total
+
+
+@pytest.mark.soak
+def test_memory_stays_within_the_budget_and_a_constant(
+    model: Model,
+    make_engine: MakeEngine,
+    tmp_path: Path,
+    soak_scale: float,
+    soak_seed: int,
+    record_property: Callable[[str, object], None],
+) -> None:
+    budget, constant = 24 * MIB, 96 * MIB
+    engine = make_engine(
+        ctx_size=1024, cache_ram=budget, cache_disk=48 * MIB, cache_dir=tmp_path, resident_cells=256
+    )
+    rng = random.Random(soak_seed)
+    past: list[list[int]] = [[rng.randrange(100, 40_000) for _ in range(40)]]
+    ask(engine, past[0], 1)
+    process = psutil.Process()
+    before = most = process.memory_info().rss
+    total = 2000 if soak_scale == 1 else 150
+    for _ in range(total):
+        prompt = rng.choice(past)[: rng.randrange(1, 60)] + [rng.randrange(100, 40_000) for _ in range(30)]
+        ask(engine, prompt, 1)
+        past = [*past[-40:], prompt]
+        most = max(most, process.memory_info().rss)
+    assert engine.store is not None
+    stats = engine.store.stats()
+    assert stats.memory.evictions_total > 0
+    assert stats.disk.evictions_total > 0
+    record_property("requests", total)
+    record_property(
+        "RSS", f"{before // MIB} MiB, at most {most // MIB} MiB, with a budget of {budget // MIB} MiB"
+    )
+    assert most <= before + budget + constant
+
+
+def test_clear_forgets_in_every_tier(
+    engine: Engine, restart: Callable[..., Engine], tokens: list[int]
+) -> None:
     ask(engine, tokens[:300], namespace="a")
     ask(engine, tokens[:300], namespace="b")
     assert engine.clear({"a"}) > 2 * 300 * BYTES_PER_TOKEN * 0.9

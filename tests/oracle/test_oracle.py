@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import pytest
 
@@ -12,6 +11,7 @@ from onceread.engine.engine import Engine
 from onceread.engine.request import Request, gather
 from onceread.native.model import Model
 from onceread.native.params import SamplingParams
+from tests.oracle.clients import Client
 from tests.oracle.conftest import TEXT
 from tests.oracle.reference import Reference, distance, greedy_agrees, recording
 from tests.oracle.twin import Twin
@@ -20,36 +20,6 @@ pytestmark = pytest.mark.model
 
 GREEDY = SamplingParams(temperature=0)
 REPLY = 12
-
-
-@dataclass
-class Client:
-    """Makes the requests that clients make: continue, repeat, edit, branch, start anew."""
-
-    rng: random.Random
-    words: list[int]
-    past: list[tuple[int, ...]]
-
-    def prompt(self) -> tuple[int, ...]:
-        kind = self.rng.choice(["new", "again", "go on", "go on", "edit", "branch", "prefix"])
-        if kind == "new" or not self.past:
-            return self._words(40, 90)
-        path = self.rng.choice(self.past)
-        if kind == "again":
-            return path
-        if kind == "go on":
-            return path + self._words(5, 30)
-        cut = self.rng.randrange(1, len(path))
-        if kind == "edit":
-            return path[:cut] + self._words(1, 3) + path[cut + 1 :]
-        if kind == "branch":
-            return path[:cut] + self._words(5, 30)
-        return path[:cut]
-
-    def _words(self, low: int, high: int) -> tuple[int, ...]:
-        n = self.rng.randint(low, high)
-        start = self.rng.randrange(len(self.words) - n)
-        return tuple(self.words[start : start + n])
 
 
 @pytest.mark.soak

@@ -63,7 +63,7 @@ class SequencePool:
         """Take a resident as it is, to grow it."""
         self.residents.remove(resident)
         self.running.append(resident)
-        resident.saved = False
+        resident.saved = resident.refused = False
         return resident
 
     # -- giving back -------------------------------------------------------

@@ -20,12 +20,12 @@ class Rememberer:
     @property
     def behind(self) -> bool:
         """Is there a finished sequence that the store does not have yet?"""
-        return any(not resident.saved for resident in self._pool.residents)
+        return any(not (resident.saved or resident.refused) for resident in self._pool.residents)
 
     def step(self) -> bool:
         """Export one chunk, of the longest finished sequence first. False if there is none to export."""
         for sequence in self._pool.residents:
-            if not sequence.saved and self._export(sequence, final=True):
+            if not (sequence.saved or sequence.refused) and self._export(sequence, final=True):
                 return True
         for sequence in self._pool.running:
             # It has grown by what may be a chunk since it was last looked at.
@@ -35,7 +35,7 @@ class Rememberer:
 
     def finish(self, sequence: Sequence) -> None:
         """Export all of a finished sequence now: its room is needed."""
-        while not sequence.saved and self._export(sequence, final=True):
+        while not (sequence.saved or sequence.refused) and self._export(sequence, final=True):
             pass
 
     def _export(self, sequence: Sequence, *, final: bool) -> bool:
@@ -47,6 +47,7 @@ class Rememberer:
             if self._store.put(sequence.namespace, tokens, start, end, blob, text=sequence.alignable):
                 return True
             # There is no room for it, and there will be none for what follows it.
+            sequence.refused = final
         sequence.looked = len(tokens)
-        sequence.saved = final
+        sequence.saved = final and not sequence.refused
         return False

@@ -24,7 +24,8 @@ class Sequence:
         self.alignable = alignable  # its tokens came from text, so text may be matched against it
         self.last_used = 0  # the engine's count of requests when it was last used
         self.hits = 0
-        self.saved = False  # the store has all of it, or could not take it
+        self.saved = False  # the store has all of it
+        self.refused = False  # the store had no room for it
         self.looked = 0  # tokens up to which it was seen what the store lacks
         self._tokens = np.zeros(64, dtype=np.int32)
         self._cells = np.zeros(64, dtype=np.int32)
