@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from onceread.server.setting_values import ApiKey, is_loopback
 from onceread.server.settings import (
-    ApiKey,
     Settings,
     SettingsError,
     default_config_path,
     field_meta,
-    is_loopback,
     load_settings,
 )
 
@@ -152,6 +151,18 @@ class TestWhatIsRefused:
             ("keep_alive", "inf", "--keep-alive: must be a finite number"),
             ("admin_key", "", "--admin-key: must not be empty"),
             ("model_name", "", "--model-name: must not be empty"),
+            ("admin_key", "pässword", "--admin-key: must be printable ASCII characters"),
+            ("admin_key", " secret", "--admin-key: must be printable ASCII characters"),
+            ("resident_cells", "-1", "--resident-cells: must be greater than or equal to 0, not '-1'"),
+            (
+                "cache_ram",
+                "63MiB",
+                "--cache-ram: must be at least 64MiB (it also holds what waits to be written",
+            ),
+            ("cache_ram", "9" * 400, "--cache-ram: must be a size such as 16MiB"),
+            ("cache_ram", "0", "cache_ram 0 needs no_disk_cache: what is written to disk waits in RAM; give"),
+            ("cache_disk", "255MiB", "--cache-disk: must be at least 256MiB, not '255MiB'"),
+            ("cache_disk", "0", "--cache-disk: must be at least 256MiB, not '0'"),
         ],
     )
     def test_by_flag(self, name: str, value: object, says: str) -> None:
@@ -215,10 +226,33 @@ class TestWhoMayBind:
         ("1.5 MiB", 3 * 2**19),
         ("16MB", 16_000_000),
         ("1g", 10**9),
+        ("0.5 TiB", 2**39),
+        ("2TB", 2 * 10**12),
     ],
 )
 def test_sizes(text: str, size: int) -> None:
     assert load_settings({"max_body_bytes": text}).max_body_bytes == size
+
+
+class TestTheCachesSizes:
+    def test_are_left_to_the_machine(self) -> None:
+        settings = load_settings()
+        assert (settings.cache_ram, settings.cache_disk, settings.resident_cells) == (None, None, 2048)
+
+    def test_from_all_sources(self, toml, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ONCEREAD_CACHE_DISK", "1TiB")
+        settings = load_settings(
+            {"cache_ram": "64MiB"}, config=toml('resident_cells = 0\ncache_disk = "2GiB"')
+        )
+        assert (settings.cache_ram, settings.cache_disk, settings.resident_cells) == (2**26, 2**40, 0)
+
+    def test_none_at_all(self) -> None:
+        assert load_settings({"cache_ram": "0", "no_disk_cache": True}).cache_ram == 0
+
+
+def test_the_admin_key_is_nobody_elses() -> None:
+    message = refused({"api_keys": ["ann=hunter2"], "admin_key": "hunter2"})
+    assert message == "admin_key is also the secret of an API key: give it one of its own"
 
 
 def test_keywords_do_without_a_file() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -91,11 +92,13 @@ def test_it_says_what_it_serves_answers_and_stops() -> None:
         )  # HTTP is up, or about to be, while the model loads
         assert early.json()["status"] in ("loading", "ok")
         server.ready()
-        assert httpx.get(f"{server.url}/health").json() == {"status": "ok"}
+        health = httpx.get(f"{server.url}/health").json()
+        assert health == {"status": "ok", "cache": {"memory": "ok", "disk": "ok"}}
         text = "".join(server.said)
         assert re.search(r"model +tiny \(.*135M parameters, 92 MiB\)", text)
         assert "4,352 tokens for all" in text
         assert "4 at a time" in text
+        assert re.search(r"cache +RAM \d.* [GM]iB; disk \d.* [GM]iB in .*cache", text)
         assert re.search(r"threads +\d+ for decoding, \d+ for prefill", text)
         assert [model["id"] for model in httpx.get(f"{server.url}/v1/models").json()["data"]] == ["tiny"]
         assert server.stop() == (0, "Stopped.\n", "")
@@ -160,3 +163,24 @@ def test_a_chat_template_that_does_not_exist_is_one_line() -> None:
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "no chat template 'nowhere'" in done.stderr
+
+
+def test_what_was_warmed_without_a_server_is_there_when_it_starts(smollm2_path: Path, tmp_path: Path) -> None:
+    prompt = "The keeper wrote every evening into a book what ships had passed. " * 6
+    (tmp_path / "prompt.txt").write_text(prompt)
+    cache = [sys.executable, "-m", "onceread", "cache"]
+    warm = ["warm", "--model", str(smollm2_path), "--file", str(tmp_path / "prompt.txt"), "--salt", "s"]
+    done = subprocess.run([*cache, *warm, "--json"], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    read = json.loads(done.stdout)
+    assert read["stored"] is True
+    again = subprocess.run([*cache, *warm], capture_output=True, text=True, timeout=100, check=False)
+    n = read["usage"]["prompt_tokens"]
+    assert re.fullmatch(rf"Read {n} tokens in \d+\.\d s; {n - 1} were known before\.\n", again.stdout)
+    listed = subprocess.run([*cache, "ls"], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert [line.split("\t")[1] for line in listed.splitlines()] == [str(n)]
+    with served() as server:
+        body = {"prompt": prompt, "max_tokens": 1, "cache_salt": "s"}
+        usage = httpx.post(f"{server.ready().url}/v1/completions", json=body, timeout=60).json()["usage"]
+    by_source = usage["prompt_tokens_details"]["cached_tokens_by_source"]
+    assert (usage["prompt_tokens"], by_source["disk"]) == (n, n - 1)

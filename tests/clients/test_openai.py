@@ -176,6 +176,21 @@ def test_a_second_turn_reads_only_what_is_new(client: OpenAI, live: Live, said: 
     assert evaluated <= len(new) + 8
 
 
+def test_what_openai_does_not_know_goes_into_the_extra_body(client: OpenAI, said: str) -> None:
+    other: Any = [{"role": "user", "content": "Name three rivers."}]
+    ours = {"explain": True}
+    whole: Any = client.chat.completions.create(messages=other, extra_body=ours, **GREEDY)
+    assert whole.usage is not None
+    assert 0 < whole.explain["position"] <= whole.usage.prompt_tokens
+    assert whole.explain["shared"].endswith("Name three")
+    assert whole.explain["prompt"].startswith(" rivers.")
+    salted: Any = client.chat.completions.create(
+        messages=other, extra_body={**ours, "cache_salt": "s"}, **GREEDY
+    )
+    assert salted.usage.prompt_tokens_details.cached_tokens == 0
+    assert salted.explain is None
+
+
 def test_models(client: OpenAI) -> None:
     (model,) = client.models.list().data
     assert client.models.retrieve(model.id).id == model.id == "SmolLM2-135M-Instruct.Q4_1"

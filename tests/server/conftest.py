@@ -23,6 +23,6 @@ def client(engine: FakeEngine) -> TestClient:
 
 @pytest.fixture(scope="session")
 def live() -> Iterator[Live]:
-    """The demo model behind HTTP."""
-    with live_server() as running:
+    """The demo model behind HTTP, with a store in RAM."""
+    with live_server(engine={"cache_ram": 128 * 2**20}) as running:
         yield running

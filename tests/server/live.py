@@ -71,12 +71,15 @@ class Live:
 
 
 @contextlib.contextmanager
-def live_server(max_tokens_limit: int | None = 16, **settings: Any) -> Iterator[Live]:
-    """The demo model behind HTTP, with a small context and short replies."""
+def live_server(
+    max_tokens_limit: int | None = 16, engine: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[Live]:
+    """The demo model behind HTTP, with a small context and short replies; ``engine`` may give it a store."""
+    config = EngineConfig(**{"ctx_size": 4096, "parallel": 4, "queue_limit": 300, **(engine or {})})
     with (
         Model.load(demo_model()) as model,
-        Engine(model, EngineConfig(ctx_size=4096, parallel=4, queue_limit=300)) as engine,
-        serving(create_app(engine, model, Settings(max_tokens_limit=max_tokens_limit, **settings))) as url,
+        Engine(model, config) as running,
+        serving(create_app(running, model, Settings(max_tokens_limit=max_tokens_limit, **settings))) as url,
         httpx.Client(base_url=url, timeout=60) as client,
     ):
-        yield Live(url, engine, model, client)
+        yield Live(url, running, model, client)

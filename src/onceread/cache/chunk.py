@@ -20,12 +20,14 @@ class Chunk:
 
     __slots__ = (
         "blob",
+        "counted",
         "file",
         "file_bytes",
         "hits",
         "key",
         "last_used",
         "leases",
+        "occasions",
         "parent",
         "pinned",
         "priority",
@@ -49,6 +51,8 @@ class Chunk:
         self.queued = 0.0  # since when it waits to be written, by the monotonic clock; 0 = it doesn't
         self.hits = 1
         self.last_used = time.time()
+        self.occasions = 1  # on which it was used, see value.py
+        self.counted = 0.0  # when the last of them was counted, in bytes that the memory tier had taken in
         self.leases = 0  # loads under way: it stays where it is meanwhile
         self.pinned = False
         self.priority = 0.0  # in the memory tier
@@ -77,7 +81,7 @@ class Chunk:
 
     @property
     def value(self) -> float:
-        return value(self.hits, self.start, self.n, self.size)
+        return value(self.occasions, self.start, self.n, self.size)
 
     @property
     def use(self) -> Use:

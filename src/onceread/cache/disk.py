@@ -64,7 +64,7 @@ class DiskTier:
             label=label,
             fsync=fsync,
             pins=self._pins,
-            done=self._written,
+            watch=self._watch,
         )
 
     @classmethod
@@ -137,12 +137,13 @@ class DiskTier:
 
     def totals(self, fingerprint: bytes | None = None) -> Totals:
         """Of all models, or of one."""
-        return self._database.look(lambda index: index.totals(fingerprint, self._evictions))
+        evictions = self._evictions + (self._writer.evictions if self._writer is not None else 0)
+        return self._database.look(lambda index: index.totals(fingerprint, evictions))
 
     def refresh(self) -> Changes:
         """What other processes have added and removed since the last call, or since ``rows``."""
         version = self._database.version()
-        if version == getattr(self._asked, "version", None):
+        if version == getattr(self._asked, "version", None) and not self._watch.has_untold:
             return Changes([], [], False)
         with self._lock:  # so that a write of another thread is known by the time it is seen
             changes = self._database.look(self._watch.compare)
@@ -155,12 +156,6 @@ class DiskTier:
         """Put a chunk on disk. Raises NoRoom. What fails leaves nothing behind."""
         assert self._writer is not None, "a directory that was opened to look at it"
         return self._writer.write(record, blob, use, pinned=pinned)
-
-    def _written(self, key: Key | None, evicted: list[Victim]) -> None:
-        self._evictions += len(evicted)
-        self._watch.discard(victim.key for victim in evicted)
-        if key is not None:
-            self._watch.add(key)
 
     def read(self, record: Record) -> bytes:
         """The blob, checked. Raises ChunkGone, ChunkDamaged; the chunk is given up then."""

@@ -7,6 +7,7 @@ and tries again now and then.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -18,6 +19,7 @@ from onceread.cache.fetch import Fetch
 from onceread.cache.holdings import Holdings
 from onceread.cache.index import Row
 from onceread.cache.names import NOT_TEXT
+from onceread.cache.value import occasions
 from onceread.cache.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -92,6 +94,8 @@ class DiskSide:
             text = not record.spelled.startswith(NOT_TEXT)
             chunk = Chunk(record.root, record.parent, record.key, record.tokens, text=text)
             chunk.hits, chunk.last_used = row.use.hits, row.use.last_used
+            chunk.occasions = occasions(row.use.value, chunk.start, chunk.n, row.file_bytes)
+            chunk.counted = -math.inf  # the next use is another occasion
             self._holdings.tree.add(chunk)
         chunk.file, chunk.file_bytes = None, row.file_bytes
         chunk.pinned = chunk.pinned or row.pinned

@@ -13,6 +13,8 @@ from onceread.cache.memory import MemoryTier
 from onceread.cache.names import NOT_TEXT
 from onceread.cache.tree import ChunkTree
 
+_PAST = 1000  # chunks that went away and are known still, beside as many as are there
+
 Cut = Callable[[bytes, int], tuple[bytes, bytes]]
 """Splits a blob after so many tokens."""
 
@@ -28,6 +30,9 @@ class Holdings:
         self.cut = cut
         self.keep_unwritten = False  # is there a disk that will take what waits for it?
         self.refused = 0
+        # How often what went away was used, and when last (see Chunk): so that what is read again and again
+        # but never stays long enough to be found is told from what is read once.
+        self.past: dict[Key, tuple[int, float]] = {}
 
     def hold(self, chunk: Chunk, blob: bytes) -> bool:
         """Keep a blob in RAM if there is room for it."""
@@ -40,6 +45,13 @@ class Holdings:
         for chunk in chunks:
             if chunk.gone and self.tree.get(chunk.key) is chunk:
                 self.tree.remove(chunk)
+                self.past[chunk.key] = chunk.occasions, chunk.counted
+        while len(self.past) > len(self.tree) + _PAST:
+            del self.past[next(iter(self.past))]
+
+    def resume(self, chunk: Chunk) -> None:
+        """A chunk is new, or back."""
+        chunk.occasions, chunk.counted = self.past.pop(chunk.key, (1, self.memory.taken_in))
 
     def remove(self, chunk: Chunk) -> None:
         """Give a chunk up in RAM and in the tree. Its file, if it has one, is the caller's to remove."""
@@ -87,8 +99,9 @@ class Holdings:
         blobs = self.cut(chunk.blob, at - chunk.start) if chunk.blob is not None else (None, None)
         file = chunk.file or (self.record(chunk) if chunk.file_bytes else None)
         self.remove(chunk)
-        for half, blob in zip(halves, blobs, strict=True):
+        for half in halves:
             half.hits, half.last_used, half.pinned = chunk.hits, chunk.last_used, chunk.pinned
+            half.occasions, half.counted = chunk.occasions, chunk.counted
             half.file = file
             half.file_bytes = chunk.file_bytes * half.n // chunk.n
         made = []

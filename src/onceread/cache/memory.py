@@ -9,6 +9,7 @@ from typing import NamedTuple
 from onceread.cache.chunk import Chunk
 from onceread.cache.contract import TierStats
 from onceread.cache.tree import ChunkTree
+from onceread.cache.value import APART, age
 
 NODE_BYTES = 2048  # what a chunk takes in Python beside its blob: its tokens, its place in the tree
 
@@ -31,7 +32,8 @@ class MemoryTier:
         self.hit_tokens = 0
         self.evictions = 0
         self._tree = tree
-        self._clock = 0.0  # rises to the worth of whatever is evicted, see value.py
+        self.taken_in = 0.0  # bytes since the start: the time by which occasions are told apart
+        self._clock = 0.0  # the same in terms of worth, see value.py
         self._order = itertools.count()
         # Leaves as (priority, deeper first, tie-break, chunk). What is no leaf any more, or has another
         # priority by now, is passed over when it comes up.
@@ -44,6 +46,8 @@ class MemoryTier:
         """
         assert chunk.blob is None
         size = len(blob) + NODE_BYTES
+        self.taken_in += size
+        self._clock += age(chunk.n, self.budget)
         room = self._make_room(size, keep_unwritten, chunk)
         if room.made:
             chunk.blob = blob
@@ -64,8 +68,16 @@ class MemoryTier:
             if parent.blob is not None:
                 self._push(parent)  # it may be a leaf now
 
+    def use(self, chunk: Chunk) -> None:
+        """A request uses a chunk, wherever its state lies."""
+        if self.taken_in - chunk.counted >= APART * self.budget:
+            chunk.occasions += 1
+            chunk.counted = self.taken_in
+        if chunk.blob is not None:
+            self.touch(chunk)
+
     def touch(self, chunk: Chunk) -> None:
-        """A chunk was used, or is worth something else now."""
+        """A chunk came or was used: its age begins anew."""
         chunk.priority = self._clock + chunk.value
         self._push(chunk)
 
@@ -89,7 +101,6 @@ class MemoryTier:
             if self._must_stay(victim, keep_unwritten) or newcomer.parent == victim.key.name:
                 passed.append(entry)
                 continue
-            self._clock = max(self._clock, priority)
             self.drop(victim)
             self.evictions += 1
             victims.append(victim)

@@ -101,8 +101,7 @@ class Store:
                 chunk.hits += 1
                 chunk.last_used = now
                 chunk.text |= text
-                if chunk.blob is not None:
-                    self._memory.touch(chunk)
+                self._memory.use(chunk)
             if self._disk is not None:
                 self._disk.touch([part.chunk for part in parts])
 
@@ -161,8 +160,11 @@ class Store:
                 for c in self._tree.children(parent)
                 if chunk.tokens.startswith(c.tokens) and self._may_grow(c)
             ]
+            self._holdings.resume(chunk)
             for old in shorter:
                 chunk.hits = max(chunk.hits, old.hits)
+                chunk.occasions = max(chunk.occasions, old.occasions)
+                chunk.counted = max(chunk.counted, old.counted)
                 chunk.pinned |= old.pinned
             self._tree.add(chunk)
             if not self._holdings.hold(chunk, blob):
@@ -237,6 +239,7 @@ class Store:
     def pin(self, namespace: str | bytes, tokens: Tokens, name: str) -> Pin:
         """Never evict the state of ``tokens``. Raises PathUnknown if not all is stored, PinRefused for lack of room."""
         with self._lock:
+            self._take_in_pins()
             root = self._root(namespace)
             match = self._tree.match(root, tokens)
             if match.length < len(tokens) or not len(tokens):
@@ -371,6 +374,7 @@ class Store:
                 if ids is None or self._holdings.namespaces[chunk.root] in ids:
                     freed += len(chunk.blob) if chunk.blob is not None else 0
                     self._holdings.remove(chunk)
+            self._holdings.past.clear()
             self._take_in_pins()
             self._pins = [pin for pin in self._pins if ids is not None and pin.namespace not in ids]
         if self._disk is not None:

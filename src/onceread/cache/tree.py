@@ -19,7 +19,6 @@ from onceread.cache.chunk import Chunk
 from onceread.cache.contract import Key
 from onceread.cache.cuts import Tokens
 
-
 _FIRST = 4  # tokens that are compared before the rest is spelled
 
 

@@ -1,19 +1,36 @@
-"""What a chunk is worth: the cost of reading it again, times how often it is used, for each byte it takes.
+"""What a chunk is worth: the cost of reading it again, times the occasions it was used on, for each byte it takes.
 
-Each tier adds its own age, a clock that rises to the worth of whatever it evicts: a chunk that is not used
-any more is overtaken by newer ones after as many turnovers of the tier as it once was used. The method is
-GreedyDual-Size-Frequency (L. Cherkasova, "Improving WWW Proxies Performance with Greedy-Dual-Size-Frequency
-Caching Policy", HP Laboratories 1998).
+Requests that follow close upon each other are one occasion: five steps of an agent that then is done with it say
+less about tomorrow than two questions an hour apart. "Close" is measured in what the store takes in meanwhile, for
+that is what pushes things out.
+
+Each tier adds its own age. In RAM that is a clock which rises with all that is put there, so that a chunk which was
+used on three occasions outlives two turnovers of the tier, and one that was used on thirty outlives twenty. The
+index on disk has the clock of the method that this comes from, GreedyDual-Size-Frequency (L. Cherkasova, "Improving
+WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy", HP Laboratories 1998): it rises to the worth
+of whatever is evicted.
 """
 
 from __future__ import annotations
 
-_MAX_HITS = 32  # so that what was popular once can be forgotten
+_MOST = 32  # occasions, so that what was popular once can be forgotten
 _DEPTH = 16_384  # tokens before a token at which attention costs as much as everything else
 _MIB = 1024 * 1024
+_TURNOVER = 1.5  # occasions that one turnover of a tier outweighs
+APART = 0.2  # of a turnover between two uses that count as two occasions
 
 
-def value(hits: int, start: int, n: int, size: int) -> float:
+def value(occasions: int, start: int, n: int, size: int) -> float:
     """Of a chunk of ``n`` tokens from position ``start`` on that takes ``size`` bytes. Tokens per MiB, weighted."""
     cost = n * (1 + (start + n / 2) / _DEPTH)
-    return min(hits, _MAX_HITS) * cost * _MIB / max(size, 1)
+    return min(occasions, _MOST) * cost * _MIB / max(size, 1)
+
+
+def occasions(worth: float, start: int, n: int, size: int) -> int:
+    """The other way round: how many occasions a chunk of this value was used on, as far as can be told."""
+    return min(_MOST, max(1, round(worth / value(1, start, n, size))))
+
+
+def age(n: int, budget: int) -> float:
+    """By how much the clock of a tier of ``budget`` bytes rises when it takes in ``n`` tokens."""
+    return _TURNOVER * n * _MIB / max(budget, 1)

@@ -27,6 +27,7 @@ class Watch:
     def __init__(self, fingerprint: bytes | None) -> None:
         self._fingerprint = fingerprint
         self._known: set[Key] = set()
+        self._untold: list[Key] = []
         self._generation = ""
         self._seq = -1
         self._pins = -1
@@ -35,6 +36,7 @@ class Watch:
         """All rows. ``compare`` tells what happened since."""
         rows = index.rows(self._fingerprint)
         self._known = {row.key for row in rows}
+        self._untold.clear()
         self.mark(index)
         return rows
 
@@ -48,6 +50,14 @@ class Watch:
 
     def discard(self, keys: Iterable[Key]) -> None:
         self._known.difference_update(keys)
+
+    def tell_later(self, keys: Iterable[Key]) -> None:
+        """These went for a write that failed, so nobody was told."""
+        self._untold.extend(keys)
+
+    @property
+    def has_untold(self) -> bool:
+        return bool(self._untold)
 
     def knows_pins(self, index: Index) -> bool:
         state = index.state()
@@ -66,6 +76,8 @@ class Watch:
             rows = index.rows(self._fingerprint)
             added = [row for row in rows if row.key not in self._known]
             removed = list(self._known - {row.key for row in rows})
+        removed += [key for key in self._untold if key not in self._known and index.row(key) is None]
+        self._untold.clear()
         changes = Changes(added, removed, not self.knows_pins(index))
         self.discard(removed)
         self._known.update(row.key for row in added)

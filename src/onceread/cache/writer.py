@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from onceread.cache.directory import Directory, on_disk, rounded
 from onceread.cache.errors import DiskUnusable
 from onceread.cache.index import Index, Reservation, Victim
 from onceread.cache.owners import Owner
+from onceread.cache.watch import Watch
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,8 @@ class Writer:
         label: str,
         fsync: bool,
         pins: pinfiles.PinFolder,
-        done: Callable[[Key | None, list[Victim]], None],
+        watch: Watch,
     ) -> None:
-        """``done`` is called under ``lock`` with a chunk that is on disk now, if any, and those that went."""
         self._directory = directory
         self._database = database
         self._lock = lock
@@ -67,7 +66,8 @@ class Writer:
         self._fsync = fsync
         self._pins = pins
         self._pins_read: tuple[tuple[str, int], list[Pin]] = ("", -1), []
-        self._done = done
+        self._watch = watch
+        self.evictions = 0
         self._active: set[str] = set()  # reservations of writes that are going on
 
     def write(self, record: Record, blob: chunkfile.Blob, use: Use, *, pinned: bool) -> Written:
@@ -83,7 +83,7 @@ class Writer:
             chunkfile.write(part, head, view, fsync=self._fsync)
             file_bytes, more = self._publish(work)
         except BaseException as error:
-            self._abandon(work)
+            self._abandon(work, evicted)
             if isinstance(error, OSError):
                 raise unusable(self._directory, error) from error
             raise
@@ -110,7 +110,9 @@ class Writer:
             there, victims = self._database.change(reserve)
             if there is None:
                 self._active.add(work.place.id)
-            self._done(record.key if there is not None else None, victims)
+            else:
+                self._watch.add(record.key)
+            self._count(victims)
         return there, victims
 
     def _publish(self, work: Work) -> tuple[int, list[Victim]]:
@@ -122,9 +124,7 @@ class Writer:
             file_bytes = on_disk((self._directory.file(record.key) if named else work.part).lstat())
             index.unreserve([work.place.id])
             index.forget(record.key)
-            victims = self._make_room(
-                index, file_bytes, record
-            )  # a file may be larger than was reserved for it
+            victims = self._make_room(index, file_bytes, record)  # it may be larger than was thought
             if not named:
                 self._directory.place(work.part, record.key)
                 named = True
@@ -142,8 +142,13 @@ class Writer:
                         self._directory.remove(record.key)
                 raise
             self._active.discard(work.place.id)
-            self._done(record.key, victims)
+            self._count(victims)
+            self._watch.add(record.key)
         return file_bytes, victims
+
+    def _count(self, victims: list[Victim]) -> None:
+        self.evictions += len(victims)
+        self._watch.discard(victim.key for victim in victims)
 
     def _keep_if_pinned(self, index: Index, record: Record) -> None:
         """A pin that another process has set, and the caller may not know of yet, holds for a new chunk, too."""
@@ -163,11 +168,12 @@ class Writer:
             self._directory.remove(victim.key)  # before the commit: who dies here leaves rows, not files
         return victims
 
-    def _abandon(self, work: Work) -> None:
+    def _abandon(self, work: Work, evicted: list[Victim]) -> None:
         with suppress(OSError):
             work.part.unlink(missing_ok=True)
         with self._lock:
             self._active.discard(work.place.id)
+            self._watch.tell_later(v.key for v in evicted if v.fingerprint == self._fingerprint)
             try:
                 self._database.change(self._give_back_forgotten)
             except DiskUnusable as error:

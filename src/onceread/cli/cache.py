@@ -195,8 +195,8 @@ def warm(
 ) -> None:
     """Read a prompt or a conversation now, so that what begins with it starts at once.
 
-    Without --url it loads the model itself. A server finds the result only if it is started with the same
-    model, cache types and other options of the context; --of and --salt choose the namespace.
+    Without --url the model is loaded here. Give the options of the model and
+    the context as the server has them, and by --of and --salt the namespace.
     """
     from onceread.cli.cache_server import ServerCache
     from onceread.cli.cache_tables import print_json

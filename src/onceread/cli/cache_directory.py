@@ -51,6 +51,10 @@ class DirectoryCache:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.expanduser()
+        if not self.directory.exists():
+            raise CommandError(
+                f"there is no cache in {self.directory} yet; --cache-dir names another directory"
+            )
         with _plainly():
             self._tier = DiskTier.admin(self.directory)
 

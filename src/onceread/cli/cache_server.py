@@ -30,14 +30,11 @@ class ServerCache:
         self, url: str, key: str | None = None, *, salt: str | None = None, of: str | None = None
     ) -> None:
         """``of``: with an admin key, the name of the API key whose part of the cache is meant."""
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise CommandError(f"--url {url} is not an address such as http://127.0.0.1:8000")
         if key is not None and not (key and key.isascii() and key.isprintable()):
             raise CommandError("--key: must be printable ASCII characters")  # never repeated
-        self._base = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+        self._base, host = _base(url)
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._opener = _opener(parts.hostname)
+        self._opener = _opener(host)
         self._whose = {
             name: value for name, value in (("cache_salt", salt), ("key", of)) if value is not None
         }
@@ -112,6 +109,20 @@ class ServerCache:
             return f"{self._base} answers with status {error.code}, and not as an Onceread server does"
         printable = "".join(c if c.isprintable() else " " for c in message)[:_SHOWN]
         return printable + (" (--key KEY)" if code == "invalid_api_key" else "")
+
+
+def _base(url: str) -> tuple[str, str]:
+    """What paths are appended to, and the host. The address of the OpenAI API will do."""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return (
+                f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}",
+                parts.hostname,
+            )
+    except ValueError:  # brackets that don't close, a port that is no number
+        pass
+    raise CommandError(f"--url {url} is not an address such as http://127.0.0.1:8000")
 
 
 class _Stay(HTTPRedirectHandler):

@@ -58,7 +58,7 @@ async def read_now(
         answering.cancel()
     tokens = made[0].prompt
     wait = partial(wait_stored, serving.engine, namespace, tokens, STORED_WITHIN)
-    stored = await until_disconnect(request, wait_in_thread(wait, leave=True))
+    stored = await until_disconnect(request, wait_in_thread(wait))
     return Read(stored or tokens, answer.usage, stored is not None)
 
 
