@@ -12,6 +12,7 @@ from onceread.cache.directory import Directory, identity_of, on_disk
 from onceread.cache.errors import ChunkDamaged, ChunkGone
 from onceread.cache.index import Index
 from onceread.cache.sizes import binary
+from onceread.cache.value import value
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +61,9 @@ def adopt(directory: Directory, index: Index, key: Key) -> bool:
         directory.remove(key)
         return False
     index.add_model(head.fingerprint, head.label, status.st_mtime)
-    use = Use(hits=1, last_used=status.st_mtime, value=0.0)
+    record = head.record
+    worth = value(1, record.start, record.n, on_disk(status))
+    use = Use(hits=1, last_used=status.st_mtime, value=worth)
     index.insert(head.fingerprint, head.record, use, on_disk(status), pinned=False)
     return True
 
