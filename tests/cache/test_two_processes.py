@@ -164,7 +164,7 @@ from onceread.cache import chunkfile, directory
 from tests.cache.disks import *
 
 tier = open_tier(Path(sys.argv[1]), budget=4 * 4096)
-put(tier, single(1))
+put(tier, single(1), 1e6)  # worth more than what has to be adopted
 die = lambda *_, **__: os._exit(9)
 if sys.argv[2] == "with a place and no file":
     chunkfile.write = die
@@ -200,7 +200,7 @@ def test_who_died(tmp_path: Path, when: str, reopen: bool) -> None:
         assert (tier.read(single(2)) == blob_of(single(2))) if whole else True
         tier.close()
     else:
-        evicted = [put(living, single(token, fingerprint=OTHER), 5.0).evicted for token in range(3)]
+        evicted = [put(living, single(token, fingerprint=OTHER), 2e6).evicted for token in range(3)]
         assert evicted[2] == ([(bytes(range(32)), single(2).key)] if whole else []), (
             "its place was given back"
         )
