@@ -55,7 +55,7 @@ def test_through_restarts_and_eviction_replies_are_as_if_cold(
     sources = {"context": 0, "memory": 0, "disk": 0}
     worst = 0.0
     engine = make_engine(**budgets)
-    total = max(50, int(400 * soak_scale))
+    total = max(50, int(200 * soak_scale))
     with recording() as traces:
         for i in range(total):
             if i and i % 25 == 0:

@@ -14,17 +14,19 @@ from collections.abc import Callable, Iterable, Sequence
 from onceread.cache.chunk import Chunk
 from onceread.cache.contract import TOKEN, Key, Pin, Record, TierStats
 from onceread.cache.disk import DiskTier
-from onceread.cache.errors import ChunkDamaged, ChunkGone, DiskUnusable, NoRoom
+from onceread.cache.errors import ChunkDamaged, ChunkGone, DiskUnusable, NoRoom, PinRefused
 from onceread.cache.fetch import Fetch
 from onceread.cache.holdings import Holdings
-from onceread.cache.index import Row
+from onceread.cache.index import Row, Totals
 from onceread.cache.names import NOT_TEXT
-from onceread.cache.value import occasions
+from onceread.cache.sizes import binary
+from onceread.cache.value import APART, occasions
 from onceread.cache.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 _RETRY = 30.0  # seconds after a failure before the disk is tried again
+_PIN_WAIT = 5.0  # seconds that a pin waits for what is being written
 _PATIENCE = 0.25  # seconds that anyone waits for the index
 
 
@@ -40,15 +42,16 @@ class DiskSide:
         self._unreadable = False  # it failed in reading, not just in writing
         self._retry_at = 0.0
         self._reading_since = 0.0
-        self._late = False  # the last look at the index has not come back yet
-        self._totals = tier.totals()
+        self._late = False  # the last look at the index did not come back in time
+        self._closing = False
+        self._totals = Totals(0, 0, 0, 0, 0)
         self._waiting: dict[Chunk, None] = {}  # to be written, the longest waiting first
         self._touched: set[Chunk] = set()
         self.pins: list[Pin] | None = None  # as they are on disk, when they changed
         self.hit_tokens = 0
         self._evictions = self._damaged = 0
         holdings.keep_unwritten = True
-        self._writer = Worker("onceread-cache-writer", tidy=self._flush_touched)
+        self._writer = Worker("onceread-cache-writer", tidy=self._tidy)
         self._reader = Worker("onceread-cache-reader")
         self._looker = Worker("onceread-cache-index")
 
@@ -60,11 +63,15 @@ class DiskSide:
             for row in self._tier.rows():
                 self._take_in(row)
             self.pins = self._tier.pins()
+            self._totals = self._tier.totals()
+            memory = self._holdings.memory
+            memory.apart = APART * max(memory.budget, self._totals.budget)
 
     def refresh(self, timeout: float) -> None:
         """Take in what other processes did, if that can be known within ``timeout`` seconds."""
-        if not self._unreadable and not self._late:
-            self._late = not self._looker.do(self._look, timeout)
+        if self._unreadable or (self._late and not self._looker.wait_idle(0)):
+            return
+        self._late = not self._looker.do(self._look, timeout)
 
     def _look(self) -> None:
         try:
@@ -74,8 +81,6 @@ class DiskSide:
         except DiskUnusable as error:
             self.fail(str(error), reading=True)
             return
-        finally:
-            self._late = False
         if not (changes.added or changes.removed or changes.pins):
             return
         with self._lock:
@@ -106,6 +111,26 @@ class DiskSide:
             self._touched.update(chunk for chunk in chunks if chunk.file_bytes and chunk.file is None)
         self._writer.mark_untidy()
 
+    def _tidy(self) -> None:
+        if self._failure is not None and not self._closing:
+            self._try_again()
+        self._flush_touched()
+
+    def _try_again(self) -> None:
+        """Once the pause after a failure is over, see whether the disk can be written to."""
+        if time.monotonic() >= self._retry_at and not self._reading_since:
+            late = self._late_chunks()
+            try:
+                if late:
+                    self._write(late[0], ())
+                else:
+                    self._tier.touch([])
+                    self._works()
+            except DiskUnusable as error:
+                self.fail(str(error))
+        if self._failure is not None:
+            self._writer.mark_untidy()
+
     def _flush_touched(self) -> None:
         with self._lock:
             uses = [(c.key, c.use) for c in self._touched if c.file_bytes]
@@ -133,12 +158,10 @@ class DiskSide:
 
     def _write(self, chunk: Chunk, replaces: Sequence[Key]) -> None:
         with self._lock:
-            blob = chunk.blob
-            wanted = self._holdings.tree.get(chunk.key) is chunk and blob is not None
-            if chunk.file_bytes and chunk.file is None:
-                wanted = False
-        if wanted and blob is not None:
-            self._write_blob(chunk, blob)
+            todo = self._unwritten(chunk)
+        for each, blob in todo:
+            if not self._write_blob(each, blob):
+                break  # nothing could be found behind it
         with self._lock:
             chunk.queued = 0.0
             self._waiting.pop(chunk, None)
@@ -146,17 +169,30 @@ class DiskSide:
         if replaces and written:
             self._remove(replaces)
 
-    def _write_blob(self, chunk: Chunk, blob: bytes) -> None:
+    def _unwritten(self, chunk: Chunk) -> list[tuple[Chunk, bytes]]:
+        """A chunk and before it those that it continues, as far as they are in RAM and not on disk (any more)."""
+        found: list[tuple[Chunk, bytes]] = []
+        last: Chunk | None = chunk
+        while last is not None and last.blob is not None and not last.file_bytes:
+            if self._holdings.tree.get(last.key) is not last:
+                break
+            found.append((last, last.blob))
+            before = self._holdings.tree.ending(last.parent)
+            last = max(before, key=lambda c: c.file_bytes, default=None)
+        return found[::-1]
+
+    def _write_blob(self, chunk: Chunk, blob: bytes) -> bool:
+        """False if it is not on disk now."""
         with self._lock:
             record, use, pinned = self._holdings.record(chunk), chunk.use, chunk.pinned
         try:
             written = self._tier.write(record, blob, use, pinned=pinned)
         except NoRoom as error:
             logger.debug("a chunk is not kept on disk: %s", error)
-            return
+            return False
         except DiskUnusable as error:
             self.fail(str(error))
-            return
+            return False
         with self._lock:
             for fingerprint, key in written.evicted:
                 self._evictions += 1
@@ -168,6 +204,7 @@ class DiskSide:
         self._works()
         if in_tree is None:
             self._remove([chunk.key])  # it was split, replaced or cleared meanwhile
+        return in_tree is chunk
 
     def _write_halves(self, wide: Record, halves: tuple[Chunk, Chunk]) -> None:
         # A half may have been split again meanwhile: then its own halves have their own turn with ``wide``.
@@ -223,6 +260,11 @@ class DiskSide:
             fetch.finish(blob)
             self._wake()
 
+    @property
+    def readable(self) -> bool:
+        """Can what lies there be had, as far as is known?"""
+        return not self._unreadable
+
     def stuck(self, seconds: float) -> bool:
         """Has one chunk been read for longer than ``seconds``? If so the disk counts as failed."""
         since = self._reading_since
@@ -243,7 +285,7 @@ class DiskSide:
             return None
         blob = self._cut_out(blob, record, chunk)
         if self._unreadable:
-            self._works()
+            self._works(read=True)
         self._promote(chunk, blob)
         return blob
 
@@ -259,9 +301,10 @@ class DiskSide:
             return
         if isinstance(error, ChunkDamaged):
             self._damaged += 1
-        logger.warning("a chunk of %d tokens is read again: %s", len(record.tokens) // TOKEN, error)
         with self._lock:
-            self._holdings.lose_file(record.key)
+            known = self._holdings.lose_file(record.key)
+        if known or isinstance(error, ChunkDamaged):  # else it was split, replaced or cleared meanwhile
+            logger.warning("a chunk of %d tokens is read again: %s", len(record.tokens) // TOKEN, error)
 
     # -- the state of the disk ---------------------------------------------
 
@@ -274,20 +317,26 @@ class DiskSide:
             self._unreadable |= reading
             self._retry_at = time.monotonic() + _RETRY
             self._holdings.keep_unwritten = False
+        self._writer.mark_untidy()  # it will try again
 
-    def _works(self) -> None:
+    def _works(self, *, read: bool = False) -> None:
         """Something succeeded: if the disk had failed, what was not written meanwhile is written now."""
         with self._lock:
-            if self._failure is None:
+            if self._failure is None or (self._unreadable and self._reading_since and not read):
                 return
             self._failure, self._unreadable = None, False
             self._holdings.keep_unwritten = True
+        logger.warning("the disk cache works again")
+        for chunk in self._late_chunks():
+            self.write(chunk)
+
+    def _late_chunks(self) -> list[Chunk]:
+        """What is in RAM and was not written, parents first."""
+        with self._lock:
             late = [
                 c for c in self._holdings.tree if c.blob is not None and not c.file_bytes and not c.queued
             ]
-        logger.warning("the disk cache works again")
-        for chunk in sorted(late, key=lambda c: c.start):
-            self.write(chunk)
+        return sorted(late, key=lambda c: c.start)
 
     def waiting(self) -> tuple[int, float]:
         """(bytes, seconds of the oldest) of what waits to be written."""
@@ -318,10 +367,24 @@ class DiskSide:
 
     # -- pins, clearing, the end -------------------------------------------
 
-    def pin(self, pin: Pin) -> None:
-        """Keep a pin's chunks on disk, once they are there. Raises PinRefused."""
-        self._writer.wait_idle(5)
+    def pin(self, pin: Pin, chunks: Sequence[Chunk]) -> None:
+        """Keep a pin's chunks on disk. Raises PinRefused."""
+        self._writer.wait_idle(_PIN_WAIT)
         self._tier.pin(pin)
+        with self._lock:
+            lacking = [chunk for chunk in chunks if not chunk.file_bytes]
+        if not lacking or self._failure is not None:
+            return  # they are kept in RAM until the disk is back
+        for chunk in lacking:  # evicted, or without room until now; since they are pinned, others have to go
+            self.write(chunk)
+        if not self._writer.wait_idle(_PIN_WAIT) or all(chunk.file_bytes for chunk in lacking):
+            return
+        self._tier.unpin(pin.id)
+        totals, size = self._tier.totals(), sum(chunk.file_bytes or chunk.size for chunk in chunks)
+        raise PinRefused(
+            f"the prefix takes {binary(size)} and does not fit on disk beside {binary(totals.pinned_bytes)} that"
+            f" are pinned already: the budget is {binary(totals.budget)}"
+        )
 
     def unpin(self, pin_id: str) -> None:
         self._tier.unpin(pin_id)
@@ -336,6 +399,7 @@ class DiskSide:
 
     def close(self, timeout: float) -> None:
         """Write what waits, within ``timeout`` seconds."""
+        self._closing = True
         self._writer.mark_untidy()
         for worker in (self._writer, self._reader, self._looker):
             if not worker.close(timeout):

@@ -60,14 +60,15 @@ class Holdings:
         if self.tree.get(chunk.key) is chunk:
             self.tree.remove(chunk)
 
-    def lose_file(self, key: Key) -> None:
-        """A file is gone: whatever lay in it and is not in RAM is gone too."""
+    def lose_file(self, key: Key) -> bool:
+        """A file is gone: whatever lay in it and is not in RAM is gone too. False if nothing did."""
         chunk = self.tree.get(key)
         lost = [chunk] if chunk is not None and chunk.file is None else []
         lost += [c for c in self.tree if c.file is not None and c.file.key == key]
         for one in lost:
             one.file, one.file_bytes = None, 0
         self.forget(lost)
+        return bool(lost)
 
     def record(self, chunk: Chunk) -> Record:
         """What the chunk's own file says, or is to say."""
@@ -85,19 +86,30 @@ class Holdings:
             lengths=np.asarray([len(piece) for piece in pieces], dtype="<u2").tobytes(),
         )
 
-    def split(self, chunk: Chunk, at: int, middle: bytes) -> tuple[Chunk, Chunk, Record | None]:
+    def _has_room(self, chunk: Chunk, size: int) -> bool:
+        """Is there room for two chunks of together ``size`` bytes in place of this one?"""
+        room = self.memory.widen(chunk, size, keep_unwritten=self.keep_unwritten)
+        self.forget(room.victims)
+        return room.made
+
+    def split(self, chunk: Chunk, at: int, middle: bytes) -> tuple[Chunk, Chunk, Record | None] | None:
         """Replace a chunk by two that meet at position ``at``, the end of the prefix named ``middle``.
 
         No descendant changes: the second half still ends where the whole did, under the same name. Both
         lie in the file of the whole until they have files of their own: its record comes third, if there is one.
+        None, and nothing has changed, if there is no room: two take a little more than one.
         """
         cut = (at - chunk.start) * TOKEN
         halves = (
             Chunk(chunk.root, chunk.parent, Key(middle, chunk.start), chunk.tokens[:cut], text=chunk.text),
             Chunk(chunk.root, middle, Key(chunk.key.name, at), chunk.tokens[cut:], text=chunk.text),
         )
-        blobs = self.cut(chunk.blob, at - chunk.start) if chunk.blob is not None else (None, None)
         file = chunk.file or (self.record(chunk) if chunk.file_bytes else None)
+        blobs = self.cut(chunk.blob, at - chunk.start) if chunk.blob is not None else (None, None)
+        if blobs[0] is not None and not self._has_room(chunk, sum(map(len, blobs))):
+            if file is None:
+                return None
+            blobs = None, None  # they lie on disk
         self.remove(chunk)
         for half in halves:
             half.hits, half.last_used, half.pinned = chunk.hits, chunk.last_used, chunk.pinned

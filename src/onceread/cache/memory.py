@@ -33,6 +33,7 @@ class MemoryTier:
         self.evictions = 0
         self._tree = tree
         self.taken_in = 0.0  # bytes since the start: the time by which occasions are told apart
+        self.apart = APART * budget
         self._clock = 0.0  # the same in terms of worth, see value.py
         self._order = itertools.count()
         # Leaves as (priority, deeper first, tie-break, chunk). What is no leaf any more, or has another
@@ -57,6 +58,14 @@ class MemoryTier:
             self.touch(chunk)
         return room
 
+    def widen(self, chunk: Chunk, size: int, *, keep_unwritten: bool) -> Room:
+        """Make room for two chunks with together ``size`` bytes in place of one that is here."""
+        assert chunk.blob is not None
+        chunk.leases += 1  # it is not to be evicted itself
+        room = self._make_room(size - len(chunk.blob) + NODE_BYTES, keep_unwritten, chunk)
+        chunk.leases -= 1
+        return room
+
     def drop(self, chunk: Chunk) -> None:
         """Give up a chunk's blob."""
         assert chunk.blob is not None
@@ -70,7 +79,7 @@ class MemoryTier:
 
     def use(self, chunk: Chunk) -> None:
         """A request uses a chunk, wherever its state lies."""
-        if self.taken_in - chunk.counted >= APART * self.budget:
+        if self.taken_in - chunk.counted >= self.apart:
             chunk.occasions += 1
             chunk.counted = self.taken_in
         if chunk.blob is not None:

@@ -16,7 +16,7 @@ from onceread.cache.contract import CacheStats, Key, PathPage, Pin, TierStats
 from onceread.cache.cuts import Cutter, Tokens
 from onceread.cache.disk import DiskTier
 from onceread.cache.disk_side import DiskSide
-from onceread.cache.errors import PathUnknown, PinRefused
+from onceread.cache.errors import DiskUnusable, PathUnknown, PinRefused
 from onceread.cache.fetch import Fetch
 from onceread.cache.holdings import Cut, Holdings
 from onceread.cache.listing import Node, page, path_named
@@ -63,7 +63,10 @@ class Store:
         self._disk_problem = disk_problem
         self._disk = DiskSide(disk, self._holdings, wake) if disk is not None else None
         if self._disk is not None:
-            self._disk.read_index()
+            try:
+                self._disk.read_index()
+            except DiskUnusable as error:
+                self._disk.fail(str(error), reading=True)
 
     # -- looking up --------------------------------------------------------
 
@@ -119,6 +122,11 @@ class Store:
         """
         with self._lock:
             match = self._tree.match(self._root(namespace), tokens)
+            if self._disk is not None and not self._disk.readable:
+                lacking = next((part for part in match.parts if part.chunk.blob is None), None)
+                if lacking is not None:  # it lies where nobody can read it: keep it in RAM meanwhile
+                    whole = lacking.end == lacking.chunk.end
+                    return (lacking.chunk.start, lacking.end) if whole else None
             if match.length == len(tokens):
                 return None
             start = match.length
@@ -144,7 +152,7 @@ class Store:
             root = self._root(namespace)
             match = self._tree.match(root, tokens[:end])
             if match.length >= end:
-                return True
+                return self._give_back(Key(prefix_name(root, tokens[:end].tobytes()), start), blob)
             parting = match.parting
             if parting is not None and match.length == start and parting.start < start:
                 self._split_at(parting, start, tokens)
@@ -179,10 +187,19 @@ class Store:
             self._grown.notify_all()
             return True
 
+    def _give_back(self, key: Key, blob: bytes) -> bool:
+        """Something known is read again, for it could not be had from disk."""
+        chunk = self._tree.get(key)
+        return chunk is None or chunk.blob is not None or self._holdings.hold(chunk, blob)
+
     def _split_at(self, chunk: Chunk, at: int, tokens: Tokens) -> None:
         middle = prefix_name(chunk.root, tokens[:at].tobytes())
         waits = chunk.queued > 0
-        head, tail, file = self._holdings.split(chunk, at, middle)
+        halves = self._holdings.split(chunk, at, middle)
+        if halves is None:
+            self._holdings.refused += 1
+            return
+        head, tail, file = halves
         self._split += 1
         if self._disk is None:
             return
@@ -267,7 +284,7 @@ class Store:
             self._pins.append(pin)
         if self._disk is not None:
             try:
-                self._disk.pin(pin)
+                self._disk.pin(pin, [part.chunk for part in match.parts])
             except BaseException:
                 with self._lock:
                     self._pins.remove(pin)

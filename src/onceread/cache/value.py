@@ -17,7 +17,7 @@ _MOST = 32  # occasions, so that what was popular once can be forgotten
 _DEPTH = 16_384  # tokens before a token at which attention costs as much as everything else
 _MIB = 1024 * 1024
 _TURNOVER = 1.5  # occasions that one turnover of a tier outweighs
-APART = 0.2  # of a turnover between two uses that count as two occasions
+APART = 0.2  # of the larger tier is taken in between two uses that count as two occasions
 
 
 def value(occasions: int, start: int, n: int, size: int) -> float:
