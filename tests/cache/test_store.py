@@ -156,16 +156,17 @@ def remember_large(store: Store, path: np.ndarray, size: int) -> None:
 
 
 def test_a_refused_pin_says_what_it_takes_and_what_is_left() -> None:
-    store = make_store(memory=1_000_000)
+    mib = 1024 * 1024
+    store = make_store(memory=100 * mib)
     first, second = tokens(*([3] * 1024)), tokens(*([4] * 1024))
-    remember_large(store, first, 120_000)
-    remember_large(store, second, 110_000)
-    assert store.pin("n", first, "first").bytes == 480_000
-    assert store.stats().memory.pinned_bytes == 480_000
+    remember_large(store, first, 12 * mib)
+    remember_large(store, second, 11 * mib)
+    assert store.pin("n", first, "first").bytes == 48 * mib
+    assert store.stats().memory.pinned_bytes == 48 * mib
     with pytest.raises(PinRefused) as refused:
         store.pin("n", second, "second")
-    figures = [int(number.replace(",", "")) for number in re.findall(r"[\d,]*\d", str(refused.value))]
-    assert figures == [440_000, 480_000, 900_000, 1_000_000]
+    figures = [float(number) for number in re.findall(r"([\d.]+) MiB", str(refused.value))]
+    assert figures == [44, 48, 100, 90]
 
 
 def test_a_pin_that_overlaps_another_takes_only_what_is_new() -> None:

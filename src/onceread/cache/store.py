@@ -5,27 +5,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Collection
 from dataclasses import replace
-
-import numpy as np
 
 from onceread.cache.chunk import Chunk
 from onceread.cache.contract import CacheStats, Key, PathPage, Pin, TierStats
 from onceread.cache.cuts import Cutter, Tokens
 from onceread.cache.disk import DiskTier
 from onceread.cache.disk_side import DiskSide
-from onceread.cache.errors import DiskUnusable, PathUnknown, PinRefused
+from onceread.cache.errors import DiskUnusable
 from onceread.cache.fetch import Fetch
 from onceread.cache.holdings import Cut, Holdings
 from onceread.cache.listing import Node, page, path_named
 from onceread.cache.names import namespace_id, prefix_name, root_name
+from onceread.cache.pinning import Pinning
 from onceread.cache.tree import Match, Part
 
 logger = logging.getLogger(__name__)
-
-PIN_SHARE = 0.9  # of a budget that pins may take
 
 
 class Store:
@@ -57,11 +53,11 @@ class Store:
         self._tree = self._holdings.tree
         self._memory = self._holdings.memory
         self._roots: dict[bytes, bytes] = {}
-        self._pins: list[Pin] = []  # without a disk they live here
         self._grown = threading.Condition(self._lock)
         self._exported = self._split = 0
         self._disk_problem = disk_problem
         self._disk = DiskSide(disk, self._holdings, wake) if disk is not None else None
+        self._pinning = Pinning(fingerprint, self._holdings, self._disk)
         if self._disk is not None:
             try:
                 self._disk.read_index()
@@ -256,79 +252,16 @@ class Store:
     def pin(self, namespace: str | bytes, tokens: Tokens, name: str) -> Pin:
         """Never evict the state of ``tokens``. Raises PathUnknown if not all is stored, PinRefused for lack of room."""
         with self._lock:
-            self._take_in_pins()
             root = self._root(namespace)
-            match = self._tree.match(root, tokens)
-            if match.length < len(tokens) or not len(tokens):
-                raise PathUnknown(f"{match.length} of {len(tokens)} tokens are stored: read it first")
-            pin = Pin(
-                id=uuid.uuid4().hex[:12],
-                name=name,
-                fingerprint=self.fingerprint,
-                namespace=self._holdings.namespaces[root],
-                root=root,
-                tokens=tokens.astype("<i4").tobytes(),
-                created=time.time(),
-                bytes=sum(part.chunk.size for part in match.parts),
-            )
-            if self._disk is None:
-                added = sum(part.chunk.size for part in match.parts if not part.chunk.pinned)
-                held, most = self._pinned_bytes(), int(self._memory.budget * PIN_SHARE)
-                if held + added > most:
-                    raise PinRefused(
-                        f"a pin of {added:,} bytes does not fit: {held:,} bytes are pinned already, "
-                        f"and pins may take {most:,} of {self._memory.budget:,}"
-                    )
-            for part in match.parts:
-                part.chunk.pinned = True
-            self._pins.append(pin)
-        if self._disk is not None:
-            try:
-                self._disk.pin(pin, [part.chunk for part in match.parts])
-            except BaseException:
-                with self._lock:
-                    self._pins.remove(pin)
-                    self._mark_pinned()
-                raise
-        return pin
+        return self._pinning.add(root, tokens, name)
 
     def unpin(self, pin_id: str, namespaces: Collection[bytes] | None) -> bool:
         """Let a pin go, by its id or the beginning of one. False if there is none, or more than one."""
-        found = [pin for pin in self.pins(namespaces) if pin.id.startswith(pin_id)] if pin_id else []
-        if len(found) != 1:
-            return False
-        if self._disk is not None:
-            self._disk.unpin(found[0].id)
-        with self._lock:
-            self._pins = [pin for pin in self._pins if pin.id != found[0].id]
-            self._mark_pinned()
-        return True
+        return self._pinning.remove(pin_id, namespaces)
 
     def pins(self, namespaces: Collection[bytes] | None) -> list[Pin]:
         """The pins of these namespaces, or all."""
-        with self._lock:
-            self._take_in_pins()
-            return [
-                replace(pin, bytes=sum(p.chunk.size for p in self._tree.match(pin.root, _tokens(pin)).parts))
-                for pin in self._pins
-                if namespaces is None or pin.namespace in namespaces
-            ]
-
-    def _take_in_pins(self) -> None:
-        if self._disk is not None and self._disk.pins is not None:
-            self._pins = [pin for pin in self._disk.pins if pin.fingerprint == self.fingerprint]
-            self._disk.pins = None
-            self._mark_pinned()
-
-    def _mark_pinned(self) -> None:
-        for chunk in self._tree:
-            chunk.pinned = False
-        for pin in self._pins:
-            for part in self._tree.match(pin.root, _tokens(pin)).parts:
-                part.chunk.pinned = True
-
-    def _pinned_bytes(self) -> int:
-        return sum(chunk.size for chunk in self._tree if chunk.pinned)
+        return self._pinning.listed(namespaces)
 
     # -- showing, clearing -------------------------------------------------
 
@@ -392,8 +325,7 @@ class Store:
                     freed += len(chunk.blob) if chunk.blob is not None else 0
                     self._holdings.remove(chunk)
             self._holdings.past.clear()
-            self._take_in_pins()
-            self._pins = [pin for pin in self._pins if ids is not None and pin.namespace not in ids]
+            self._pinning.cleared(ids)
         if self._disk is not None:
             freed += self._disk.clear(ids)
         return freed
@@ -411,7 +343,3 @@ class Store:
             self._roots[identity] = root
             self._holdings.namespaces[root] = identity
         return root
-
-
-def _tokens(pin: Pin) -> Tokens:
-    return np.frombuffer(pin.tokens, dtype="<i4").astype(np.int32)
