@@ -14,6 +14,8 @@ from tests.engine.conftest import GREEDY
 from onceread.cache import chunkfile
 from onceread.cache.names import namespace_id
 from onceread.engine.engine import Engine
+from onceread.engine.loading import Loading
+from onceread.engine.reply import Reply
 from onceread.engine.request import Completed, Request, TextEvent, Usage, gather
 from onceread.native.model import Model
 
@@ -202,15 +204,15 @@ def test_running_streams_go_on_while_another_loads(
     scheduler = engine._scheduler
     assert scheduler is not None
     loads: list[int] = []
-    plain = type(scheduler)._load
+    plain = Loading.turn
 
-    def load(self: object) -> bool:
+    def turn(self: Loading, active: list[Reply], clock: int) -> bool:
         before = sum(len(r.sequence) for r in scheduler.active if r.sequence is not None)
-        progress = plain(self)  # type: ignore[arg-type]
+        progress = plain(self, active, clock)
         loads.append(sum(len(r.sequence) for r in scheduler.active if r.sequence is not None) - before)
         return progress
 
-    monkeypatch.setattr(type(scheduler), "_load", load)
+    monkeypatch.setattr(Loading, "turn", turn)
     assert by_source(ask(engine, tokens[:1500]).usage) == {"memory": 1499}
     assert max(loads) <= 256, "more than one chunk was loaded between two steps of a stream"
     assert len([n for n in loads if n]) >= 6

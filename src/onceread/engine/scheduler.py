@@ -14,20 +14,21 @@ from dataclasses import dataclass
 
 from onceread.cache.store import Store
 from onceread.engine.alignment import Aligner
+from onceread.engine.aside import bring_back, set_aside
 from onceread.engine.config import EngineConfig, EngineStats
 from onceread.engine.errors import Cancelled
 from onceread.engine.explain import explain
+from onceread.engine.loading import Loading
 from onceread.engine.planner import Plan, Planner
 from onceread.engine.pool import SequencePool
 from onceread.engine.recall import Recaller
 from onceread.engine.remember import Rememberer
 from onceread.engine.reply import Job, Phase, Reply
-from onceread.engine.request import CachedBySource
 from onceread.engine.sequence import Sequence
-from onceread.engine.slicing import divide
+from onceread.engine.slicing import Pace, divide
+from onceread.engine.totals import Totals
 from onceread.native.batch import Batch
 from onceread.native.context import Context
-from onceread.native.errors import StateImportFailed
 
 logger = logging.getLogger(__name__)
 
@@ -59,10 +60,9 @@ class Scheduler:
         self._store = store
         self.pool = SequencePool(context)
         self._planner = Planner(self.pool, Aligner(vocab.pieces, vocab.control_mask), store, limit)
-        self._recaller: Recaller | None = None
+        self._loading = Loading(Recaller(context, self.pool, store, config.io_timeout) if store else None)
         self._rememberer: Rememberer | None = None
         if store is not None:
-            self._recaller = Recaller(context, self.pool, store, config.io_timeout)
             self._rememberer = Rememberer(context, self.pool, store)
             self.pool.before_eviction = self._rememberer.finish
         self._batch = Batch(context.n_batch)
@@ -72,13 +72,8 @@ class Scheduler:
         self._following: dict[Reply, tuple[Sequence, int]] = {}
         self._open: dict[int, Job] = {}  # by age; whatever fails where, nobody may be left without an answer
         self._clock = 0
-        self._prefill_rate = 0.0  # tokens a second, smoothed
-        # Totals since the start.
-        self.requests = self.cancelled = self.failed = 0
-        self.prompt_tokens = self.evaluated = self.completion_tokens = 0
-        self.cached = CachedBySource()
-        self.reevaluated = 0
-        self.decode_calls = self.set_aside = 0
+        self._pace = Pace(config.slice_seconds, config.min_slice)
+        self.totals = Totals()
 
     @property
     def idle(self) -> bool:
@@ -90,27 +85,27 @@ class Scheduler:
         return self._rememberer is not None and self._rememberer.behind
 
     def enqueue(self, job: Job) -> None:
-        self.requests += 1
+        self.totals.requests += 1
         self._open[job.order] = job
         self.waiting.extend(job.replies)
 
     def stats(self) -> EngineStats:
         """How things stand, and the totals since the start. May be called from any thread."""
-        pool = self.pool
+        pool, totals = self.pool, self.totals
         open_jobs = list(self._open.values())  # a copy in one step, which a running turn can't disturb
         return EngineStats(
-            requests_total=self.requests,
-            requests_cancelled=self.cancelled,
-            requests_failed=self.failed,
-            prompt_tokens_total=self.prompt_tokens,
-            prompt_evaluated_total=self.evaluated,
-            prompt_reevaluated_total=self.reevaluated,
-            cached_context_total=self.cached.context,
-            cached_memory_total=self.cached.memory,
-            cached_disk_total=self.cached.disk,
-            completion_tokens_total=self.completion_tokens,
-            decode_calls_total=self.decode_calls,
-            set_aside_total=self.set_aside,
+            requests_total=totals.requests,
+            requests_cancelled=totals.cancelled,
+            requests_failed=totals.failed,
+            prompt_tokens_total=totals.prompt_tokens,
+            prompt_evaluated_total=totals.evaluated,
+            prompt_reevaluated_total=totals.reevaluated,
+            cached_context_total=totals.cached.context,
+            cached_memory_total=totals.cached.memory,
+            cached_disk_total=totals.cached.disk,
+            completion_tokens_total=totals.completion_tokens,
+            decode_calls_total=totals.decode_calls,
+            set_aside_total=totals.set_aside,
             evictions_total=pool.evictions,
             running=len(self.active),
             waiting=sum(1 for job in open_jobs if not job.admitted),
@@ -127,7 +122,7 @@ class Scheduler:
         self._sweep_cancelled()
         self._bring_back()
         self._admit()
-        loaded = self._load()
+        loaded = self._loading.turn(self.active, self._clock)
         if self._config.check:
             self.pool.check()
         entries = self._fill_batch()
@@ -152,7 +147,7 @@ class Scheduler:
     def _compute(self, entries: list[_Entry]) -> None:
         started = time.perf_counter()
         self._context.decode(self._batch)
-        self.decode_calls += 1
+        self.totals.decode_calls += 1
         self._account(entries, time.perf_counter() - started)
         for entry in entries:
             if entry.samples:
@@ -162,7 +157,7 @@ class Scheduler:
         """End every request with ``error``; the context is emptied, for its content is in doubt."""
         for job in self._jobs():
             for reply in job.open_replies:
-                self._cancel_recall(reply)
+                self._loading.cancel(reply)
                 reply.sequence = None
                 reply.end()
             self._close(job, error)
@@ -271,38 +266,9 @@ class Scheduler:
             if self._store is not None:
                 self._store.use(job.request.namespace, plan.prompt, text=job.request.alignable)
         if plan.stored > plan.kept:
-            self._begin_recall(reply)
+            self._loading.begin(reply)
         self._set_budget(reply)
         reply.start_sampling()
-
-    def _begin_recall(self, reply: Reply) -> None:
-        if self._recaller is not None and reply.sequence is not None:
-            reply.recall = self._recaller.begin(reply.prompt, reply.sequence)
-
-    def _cancel_recall(self, reply: Reply) -> None:
-        if self._recaller is not None and reply.recall is not None:
-            self._recaller.cancel(reply.recall)
-            reply.recall = None
-
-    def _load(self) -> bool:
-        """Load chunks for those that wait for some: one a turn beside running streams. False if none was there."""
-        progress = False
-        streams = any(r.phase is Phase.WRITING for r in self.active)
-        for reply in [r for r in self.active if r.recall is not None]:
-            assert self._recaller is not None
-            while reply.recall is not None:
-                loaded = self._recaller.step(reply.recall, self._clock)
-                if reply.recall.over:
-                    reply.recall = None
-                    progress = True
-                if loaded is None:
-                    break
-                progress = True
-                if reply.leads:
-                    reply.job.loaded[loaded.source] += loaded.n
-                if streams:
-                    return True
-        return progress
 
     def _add_active(self, reply: Reply) -> None:
         self.active.append(reply)
@@ -347,10 +313,7 @@ class Scheduler:
     def _slice_room(self, beside: int) -> int:
         """How many prompt tokens this turn may read beside ``beside`` replies that are being written."""
         room = self._batch.room
-        if beside:
-            wanted = int(self._prefill_rate * self._config.slice_seconds)
-            room = min(room, max(self._config.min_slice, wanted - beside))
-        return room
+        return min(room, self._pace.beside(beside)) if beside else room
 
     def _read(self, reply: Reply, n: int) -> _Entry:
         sequence = reply.sequence
@@ -376,9 +339,7 @@ class Scheduler:
                 sequence.append(tokens, ledger.take(tokens, start))
                 reply.job.evaluated += entry.n
                 read += entry.n
-        if read >= self._config.min_slice and seconds > 0:
-            rate = read / seconds
-            self._prefill_rate = 0.7 * self._prefill_rate + 0.3 * rate if self._prefill_rate else rate
+        self._pace.observe(read, seconds)
 
     # -- after the batch ---------------------------------------------------
 
@@ -424,7 +385,7 @@ class Scheduler:
         """A running reply is over; what it read stays for others."""
         self.active.remove(reply)
         assert reply.sequence is not None
-        self._cancel_recall(reply)
+        self._loading.cancel(reply)
         self.pool.retire(reply.sequence, self._clock)
         reply.sequence = None
 
@@ -442,17 +403,7 @@ class Scheduler:
 
     def _close(self, job: Job, error: Exception | None) -> None:
         del self._open[job.order]
-        if isinstance(error, Cancelled):
-            self.cancelled += 1
-        elif error is not None:
-            self.failed += 1
-        if job.admitted:
-            usage = job.usage()
-            self.prompt_tokens += usage.prompt_tokens
-            self.evaluated += usage.evaluated_tokens
-            self.reevaluated += job.reevaluated
-            self.cached = self.cached.plus(usage.cached)
-            self.completion_tokens += usage.completion_tokens
+        self.totals.add(job, error)
         job.close(error)
 
     def _jobs(self) -> list[Job]:
@@ -465,22 +416,17 @@ class Scheduler:
         """Move the youngest running reply's state to RAM, so that the others can go on."""
         assert len(self.active) > 1, "one reply alone does not fit: the limit is larger than the context"
         reply = self.active.pop()
-        self._cancel_recall(reply)
-        sequence = reply.sequence
-        assert sequence is not None
+        self._loading.cancel(reply)
+        assert reply.sequence is not None
         logger.info(
-            "no room for %d replies: one of %d tokens waits in RAM", len(self.active) + 1, len(sequence)
+            "no room for %d replies: one of %d tokens waits in RAM",
+            len(self.active) + 1,
+            len(reply.sequence),
         )
-        reply.aside = self._context.export_sequence(sequence.id, len(sequence)) if len(sequence) else b""
-        reply.aside_tokens = sequence.tokens.copy()
-        reply.aside_phase = reply.phase
-        reply.aside_alignable = sequence.alignable
-        reply.phase = Phase.ASIDE
-        reply.sequence = None
-        self.pool.discard(sequence)
+        set_aside(reply, self._context, self.pool)
         self.aside.append(reply)
         self.aside.sort(key=lambda r: (r.job.order, r.index))
-        self.set_aside += 1
+        self.totals.set_aside += 1
 
     def _bring_back(self) -> None:
         while self.aside and len(self.active) < self._config.parallel:
@@ -492,32 +438,11 @@ class Scheduler:
                 return
             self.pool.make_room(len(reply.aside_tokens) + 1, self._clock)
             self.aside.pop(0)
-            self._restore(reply)
+            bring_back(reply, self._context, self.pool)
+            self._add_active(reply)
+            if reply.phase is Phase.READING:
+                self._loading.begin(reply)  # it was set aside while it loaded, or its state was lost
 
     def _has_room(self, n: int) -> bool:
         promised = sum(r.unread for r in self.active if r.phase is Phase.READING)
         return n + promised <= self.pool.ledger.free + self.pool.evictable_cells()
-
-    def _restore(self, reply: Reply) -> None:
-        tokens, blob = reply.aside_tokens, reply.aside
-        assert tokens is not None
-        assert blob is not None
-        sequence = self.pool.open(reply.job.request.namespace, reply.aside_alignable)
-        reply.sequence = sequence
-        reply.phase = reply.aside_phase
-        reply.aside = reply.aside_tokens = None
-        self._add_active(reply)
-        if not len(tokens):
-            self._begin_recall(reply)
-            return
-        try:
-            self._context.import_sequence(sequence.id, blob, len(tokens))
-        except StateImportFailed as error:
-            # Never wrong before never twice: read it again.
-            logger.error("a reply set aside did not come back from RAM (%s); it is read again", error)
-            reply.read_again(tokens)
-            self._begin_recall(reply)
-            return
-        sequence.append(tokens, self.pool.ledger.take(tokens, 0))
-        if reply.phase is Phase.READING:
-            self._begin_recall(reply)  # it was set aside while it loaded

@@ -1,6 +1,26 @@
-"""How a slice of prefill is divided between the prompts that are being read."""
+"""How large a slice of prefill is, and how it is divided between the prompts that are being read."""
 
 from __future__ import annotations
+
+
+class Pace:
+    """Slices that take about ``seconds`` by the rate measured so far, so that running streams stall no longer."""
+
+    def __init__(self, seconds: float, least: int) -> None:
+        """``least``: tokens that a slice has at any rate."""
+        self._seconds = seconds
+        self._least = least
+        self._rate = 0.0  # tokens a second, smoothed
+
+    def beside(self, streams: int) -> int:
+        """Tokens for a slice in one batch with a token each of ``streams`` replies."""
+        return max(self._least, int(self._rate * self._seconds) - streams)
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        """A slice of ``tokens`` took so long. Short ones say little."""
+        if tokens >= self._least and seconds > 0:
+            rate = tokens / seconds
+            self._rate = 0.7 * self._rate + 0.3 * rate if self._rate else rate
 
 
 def divide(unread: list[int], room: int) -> list[int]:

@@ -1,0 +1,46 @@
+"""Setting a reply aside when there is no room for all: its state waits in RAM and comes back as it was."""
+
+from __future__ import annotations
+
+import logging
+
+from onceread.engine.pool import SequencePool
+from onceread.engine.reply import Phase, Reply
+from onceread.native.context import Context
+from onceread.native.errors import StateImportFailed
+
+logger = logging.getLogger(__name__)
+
+
+def set_aside(reply: Reply, context: Context, pool: SequencePool) -> None:
+    """Move a running reply's state out of the context."""
+    sequence = reply.sequence
+    assert sequence is not None
+    reply.aside = context.export_sequence(sequence.id, len(sequence)) if len(sequence) else b""
+    reply.aside_tokens = sequence.tokens.copy()
+    reply.aside_phase = reply.phase
+    reply.aside_alignable = sequence.alignable
+    reply.phase = Phase.ASIDE
+    reply.sequence = None
+    pool.discard(sequence)
+
+
+def bring_back(reply: Reply, context: Context, pool: SequencePool) -> None:
+    """Move it back in, where there must be room. What can't be restored is to be read again."""
+    tokens, blob = reply.aside_tokens, reply.aside
+    assert tokens is not None
+    assert blob is not None
+    sequence = pool.open(reply.job.request.namespace, reply.aside_alignable)
+    reply.sequence = sequence
+    reply.phase = reply.aside_phase
+    reply.aside = reply.aside_tokens = None
+    if not len(tokens):
+        return
+    try:
+        context.import_sequence(sequence.id, blob, len(tokens))
+    except StateImportFailed as error:
+        # Never wrong before never twice: read it again.
+        logger.error("a reply set aside did not come back from RAM (%s); it is read again", error)
+        reply.read_again(tokens)
+        return
+    sequence.append(tokens, pool.ledger.take(tokens, 0))
