@@ -99,3 +99,28 @@ def test_other_positions_are_refused_before_llama_cpp_sees_them(
             stateblob.check(blob, start, n)
     with pytest.raises(StateImportFailed):
         context.import_range(1, blob, 0, 20)
+
+
+def test_cells_that_lie_in_another_order_come_in_that_of_their_positions(
+    make_context: Callable[..., Context], batch: Batch
+) -> None:
+    context = make_context()
+    first, middle, last = TOKENS[:100], TOKENS[100:160], TOKENS[160:220]
+    read(context, batch, first, seq=0)
+    read(context, batch, first, seq=1)
+    context.drop(0)
+    read(context, batch, last, seq=2)
+    read(context, batch, middle, seq=1, start=100)  # into what the dropped one left
+    blob = context.export_range(1, 50, 160)
+    with pytest.raises(StateLayoutUnknown, match="other positions"):
+        stateblob.check(blob, 50, 110)
+    ordered = stateblob.in_order(blob)
+    stateblob.check(ordered, 50, 110)
+    assert stateblob.in_order(ordered) is ordered
+    other = make_context()
+    head, tail = stateblob.cut(ordered, 30)
+    other.import_range(0, context.export_range(1, 0, 50), 0, 50)
+    other.import_range(0, head, 50, 80)
+    other.import_range(0, tail, 80, 160)
+    live, loaded = (read(c, batch, last, seq=s, start=160) for c, s in ((context, 1), (other, 0)))
+    assert np.abs(live - loaded).max() < 2, "a wrong state is off by 3 and more"

@@ -234,6 +234,10 @@ class DiskSide:
             blob = self._holdings.cut(blob, chunk.start - wide.start)[1]
         return blob
 
+    def remove(self, keys: Sequence[Key]) -> None:
+        """Remove files that are of no use, in their turn."""
+        self._writer.add(lambda: self._remove(keys))
+
     def _remove(self, keys: Sequence[Key]) -> None:
         try:
             self._tier.remove(keys)

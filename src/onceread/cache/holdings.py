@@ -30,6 +30,7 @@ class Holdings:
         self.cut = cut
         self.keep_unwritten = False  # is there a disk that will take what waits for it?
         self.refused = 0
+        self.spoiled = 0
         # How often what went away was used, and when last (see Chunk): so that what is read again and again
         # but never stays long enough to be found is told from what is read once.
         self.past: dict[Key, tuple[int, float]] = {}

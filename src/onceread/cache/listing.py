@@ -79,7 +79,9 @@ def page(nodes: Iterable[Node], pins: Sequence[Pin], limit: int, after: str | No
     first = 0
     if after is not None:
         ids = [_id(path[-1]) for path in paths]
-        first = ids.index(after) + 1 if after in ids else len(ids)
+        if after not in ids:
+            raise PathUnknown("the path that the page was to begin behind is not there any more: begin anew")
+        first = ids.index(after) + 1
     shown = paths[first : first + limit]
     return PathPage(
         paths=tuple(_info(path, forest, pins) for path in shown),

@@ -243,6 +243,16 @@ class Store:
                 self._disk.hit_tokens += used
         fetch.blob = None
 
+    def spoil(self, chunk: Chunk) -> None:
+        """A chunk is not the state that it should be: forget it in every tier."""
+        with self._lock:
+            on_disk = chunk.file_bytes > 0
+            key = chunk.file.key if chunk.file is not None else chunk.key
+            self._holdings.remove(chunk)
+            self._holdings.spoiled += 1
+        if on_disk and self._disk is not None:
+            self._disk.remove([key])
+
     def stuck(self, seconds: float) -> bool:
         """Has the disk been reading one chunk for longer than ``seconds``? Then nothing is read until it is back."""
         return self._disk is not None and self._disk.stuck(seconds)
@@ -261,6 +271,7 @@ class Store:
 
     def pins(self, namespaces: Collection[bytes] | None) -> list[Pin]:
         """The pins of these namespaces, or all."""
+        self.refresh()
         return self._pinning.listed(namespaces)
 
     # -- showing, clearing -------------------------------------------------
@@ -272,7 +283,7 @@ class Store:
             waiting = self._disk.waiting() if self._disk is not None else (0, 0.0)
             disk = self._disk
             stats = CacheStats(
-                memory=self._memory.stats(in_memory),
+                memory=replace(self._memory.stats(in_memory), damaged_total=self._holdings.spoiled),
                 unwritten_bytes=waiting[0],
                 oldest_unwritten_s=waiting[1],
                 exported_chunks_total=self._exported,

@@ -236,7 +236,8 @@ def verify(as_json: Json = False, cache_dir: CacheDir = None, config: Config = N
         print_json({"findings": found, "chunks": use.chunks, "tokens": use.tokens})
     else:
         for one in found:
-            typer.echo(f"{one['path']}: {clean(one['problem'])}")
+            problem = one["problem"].removeprefix(f"{one['path']}: ")
+            typer.echo(f"{one['path']}: {clean(problem)}")
         bad = f"{len(found)} problems" if len(found) != 1 else "1 problem"
         typer.echo(
             f"{use.chunks:,} chunks of {use.tokens:,} tokens are good; {bad if found else 'no problems'}."

@@ -79,6 +79,8 @@ def model_digest(path: Path, remembered: Path | None) -> bytes:
         try:
             file.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.parent.mkdir(mode=0o700, exist_ok=True)
+            file.touch(mode=0o600)
+            file.chmod(0o600)
             file.write_bytes(digest + blake3(digest).digest())
         except OSError as error:
             logger.debug("the model's digest is not remembered: %s", error)

@@ -78,9 +78,8 @@ class Recaller:
         try:
             used = self._take(recall, part, fetch, clock)
         except (StateImportFailed, StateLayoutUnknown) as error:
-            logger.error(
-                "a chunk of %d tokens could not be loaded, it is read again: %s", part.chunk.n, error
-            )
+            logger.error("a chunk of %d tokens can't be loaded, it is read again: %s", part.chunk.n, error)
+            self._store.spoil(part.chunk)
         finally:
             self._store.close_fetch(fetch, used)
         if not used:

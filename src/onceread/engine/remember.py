@@ -6,6 +6,7 @@ from onceread.cache.cuts import MIN_CHUNK
 from onceread.cache.store import Store
 from onceread.engine.pool import SequencePool
 from onceread.engine.sequence import Sequence
+from onceread.native import stateblob
 from onceread.native.context import Context
 
 
@@ -43,7 +44,10 @@ class Rememberer:
         gap = self._store.gap(sequence.namespace, tokens, final=final)
         if gap is not None:
             start, end = gap
-            blob = self._context.export_range(sequence.id, start, end)
+            # llama.cpp gives cells in the order in which they lie, and among the gaps that others left that is
+            # not the order of their positions.
+            blob = stateblob.in_order(self._context.export_range(sequence.id, start, end))
+            stateblob.check(blob, start, end - start)
             if self._store.put(sequence.namespace, tokens, start, end, blob, text=sequence.alignable):
                 return True
             # There is no room for it, and there will be none for what follows it.
