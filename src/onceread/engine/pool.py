@@ -129,6 +129,16 @@ class SequencePool:
                 return
             self._evict(self._least_valuable(candidates, clock))
 
+    def make_way(self) -> None:
+        """A request begins: drop residents that the store has, for their cells would slow its every token.
+
+        Attention runs up to the highest used cell, whoever owns it; even a short resident that lies high costs.
+        What shares its cells with a running sequence costs nothing more, and stays.
+        """
+        for resident in [r for r in self.residents if r.saved]:
+            if self.ledger.freed_by([resident.cells]):
+                self._evict(resident)
+
     def forget(self, namespaces: Collection[str] | None) -> None:
         """Drop the residents of these namespaces, or all."""
         for resident in list(self.residents):

@@ -265,6 +265,7 @@ class Scheduler:
             reply.leads = True
             if self._store is not None:
                 self._store.use(job.request.namespace, plan.prompt, text=job.request.alignable)
+        self.pool.make_way()
         if plan.stored > plan.kept:
             self._loading.begin(reply)
         self._set_budget(reply)
