@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.tiny.models import NAMES, Bench, loaded
 
 from onceread.native.batch import Batch
 from onceread.native.context import Context, ContextParams
@@ -35,5 +36,23 @@ def make_context(model: Model) -> Iterator[Callable[..., Context]]:
 @pytest.fixture
 def batch() -> Iterator[Batch]:
     made = Batch(512)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def tiny(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, smollm2_path: Path
+) -> Iterator[Model]:
+    """Each of the tiny models whose memory can't be cut."""
+    folder = tmp_path_factory.getbasetemp() / "tiny"
+    folder.mkdir(exist_ok=True)
+    with loaded(request.param, folder, smollm2_path) as made:
+        yield made
+
+
+@pytest.fixture
+def bench(tiny: Model) -> Iterator[Bench]:
+    made = Bench(tiny)
     yield made
     made.close()

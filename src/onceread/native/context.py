@@ -51,6 +51,7 @@ KV_TYPE_BYTES = {
     "q5_1": 24 / 32,
     "iq4_nl": 18 / 32,
 }
+_PARTIAL_ONLY = 1  # llama.cpp's flag for the part of a state that can't be cut
 FLASH_ATTN = {"auto": -1, "off": 0, "on": 1}
 
 
@@ -67,6 +68,7 @@ class ContextParams:
     type_v: str = "f16"
     flash_attn: str = "auto"
     offload_kqv: bool = True
+    swa_full: bool = True  # keep windows as long as the context? docs/memories.md says what follows from it
 
 
 class Context:
@@ -88,7 +90,7 @@ class Context:
         p.flash_attn_type = FLASH_ATTN[params.flash_attn]
         p.offload_kqv = params.offload_kqv
         p.kv_unified = True  # streams abort or mix conversations when a range is copied
-        p.swa_full = True  # a small one can fill up with cells that two sequences left behind together
+        p.swa_full = params.swa_full
         p.no_perf = True
         logs.forget_errors()
         self._c: Any = lib.llama_init_from_model(model.handle, p)
@@ -105,6 +107,10 @@ class Context:
         self.tmp = params.n_seq_max - 1
         self.n_vocab = model.vocab.size
         self._memory: Any = lib.llama_get_memory(self._c)
+        self.window: int = lib.llama_model_n_swa(
+            model.handle
+        )  # tokens of a sliding window, 0 if there is none
+        self.has_attention = not lib.llama_model_is_recurrent(model.handle)
 
     # -- decoding ----------------------------------------------------------
 
@@ -241,12 +247,40 @@ class Context:
             self.drop(seq)
             raise StateImportFailed(f"the blob does not end at {length}")
 
-    def _load(self, seq: int, blob: bytes) -> None:
+    # What follows serves checkpoints.py, which knows how the two halves of a state belong together.
+
+    def state_size(self, seq: int, *, partial: bool) -> int:
+        """Bytes of a sequence's state, or of the part of it that can't be cut. Computes no data."""
+        self._check(seq)
+        return int(lib.llama_state_seq_get_size_ext(self.handle, seq, _PARTIAL_ONLY if partial else 0))
+
+    def export_state(self, seq: int, *, partial: bool) -> bytearray:
+        """The state of a sequence, or the part of it that can't be cut, whatever it is. Raises StateExportFailed."""
+        size = self.state_size(seq, partial=partial)
+        buffer = bytearray(size)
+        view = (ctypes.c_uint8 * size).from_buffer(buffer)
+        flags = _PARTIAL_ONLY if partial else 0
+        written = lib.llama_state_seq_get_data_ext(self.handle, view, size, seq, flags)
+        if written != size or size == 0:
+            raise StateExportFailed(f"llama.cpp wrote {written} of {size} bytes of state")
+        return buffer
+
+    def import_state(self, seq: int, blob: bytes, *, partial: bool) -> None:
+        """Put a state, or the part that can't be cut, into a sequence. On failure the sequence is empty.
+
+        Checks only that llama.cpp took all of it. Raises StateImportFailed.
+        """
+        self._check(seq)
+        self._load(seq, blob, partial=partial)
+
+    def _load(self, seq: int, blob: bytes, *, partial: bool = False) -> None:
         if not blob:
+            self.drop(seq)
             raise StateImportFailed("the blob is empty")
         # set_data reads only: a bytes object's own buffer serves, without a copy.
         pointer = ctypes.cast(ctypes.c_char_p(blob), ctypes.POINTER(ctypes.c_uint8))
-        read = lib.llama_state_seq_set_data(self.handle, pointer, len(blob), seq)
+        flags = _PARTIAL_ONLY if partial else 0
+        read = lib.llama_state_seq_set_data_ext(self.handle, pointer, len(blob), seq, flags)
         if read != len(blob):
             self.drop(seq)
             raise StateImportFailed(f"llama.cpp took {read} of {len(blob)} bytes of state")
