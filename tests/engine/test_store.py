@@ -162,6 +162,7 @@ def test_explain_says_where_a_prompt_left_the_known_path(
     assert ask(engine, prompt("The"), 1).explanation is None
 
 
+@pytest.mark.soak
 def test_fifty_conversations_take_little_more_than_their_distinct_tokens(
     make_engine: MakeEngine,
     tokens: list[int],

@@ -318,8 +318,8 @@ class TestPins:
         client = TestClient(fake_app(CachedEngine(memory=40 * TOKEN_BYTES)))
         refused = error(client.post("/cache/pin", json={"prompt": "x" * 37, "name": "n"}), 409)
         assert refused["code"] == "pin_refused"
-        assert "37,000" in refused["message"]
-        assert "36,000" in refused["message"]
+        assert "37000 bytes" in refused["message"]
+        assert "36000 bytes" in refused["message"]
         assert client.get("/cache/pins").json() == {"pins": []}
 
     @pytest.mark.parametrize(
