@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol
 HASH = 32  # bytes of a name, a root, a fingerprint: BLAKE3's usual length
 TOKEN = 4  # bytes of a token: int32, little endian
 CHUNK = 256  # tokens at most
+PINNABLE = 0.9  # of a tier's budget; the rest is for everything else
+MIN_MEMORY = 64 * 1024**2  # bytes of the tier in RAM; it also holds what waits to be written
 
 
 class Key(NamedTuple):

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onceread.cache.contract import HASH, TOKEN, Pin, Record
+from onceread.cache.contract import HASH, PINNABLE, TOKEN, Pin, Record
 from onceread.cache.errors import PinRefused
 from onceread.cache.index import Index, Row
 from onceread.cache.names import prefix_name
@@ -21,7 +21,6 @@ from onceread.cache.sizes import binary
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
-PINNABLE = 0.9  # of the budget; the rest is for everything else
 _ID = re.compile(r"[0-9a-f]{1,64}")
 _MAX_FILE = 64 * 1024 * 1024
 

@@ -9,14 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from onceread.cache.contract import Pin
+from onceread.cache.contract import PINNABLE, Pin
 from onceread.cache.cuts import Tokens
 from onceread.cache.disk_side import DiskSide
 from onceread.cache.errors import PathUnknown, PinRefused
 from onceread.cache.holdings import Holdings
 from onceread.cache.sizes import binary
-
-PIN_SHARE = 0.9  # of a budget that pins may take
 
 
 class Pinning:
@@ -109,10 +107,10 @@ class Pinning:
     def _refuse_unless_it_fits(self, added: int) -> None:
         budget = self._holdings.memory.budget
         held = sum(chunk.size for chunk in self._holdings.tree if chunk.pinned)
-        if held + added > PIN_SHARE * budget:
+        if held + added > PINNABLE * budget:
             raise PinRefused(
                 f"the prefix takes {binary(added)} of RAM, {binary(held)} are pinned already, "
-                f"and of the budget of {binary(budget)} at most {binary(int(PIN_SHARE * budget))} can be"
+                f"and of the budget of {binary(budget)} at most {binary(int(PINNABLE * budget))} can be"
             )
 
 

@@ -37,14 +37,6 @@ class Match(NamedTuple):
     length: int  # tokens
 
     @property
-    def whole(self) -> int:
-        """The end of the last chunk that is matched to its end."""
-        if not self.parts:
-            return 0
-        last = self.parts[-1]
-        return last.end if last.end == last.chunk.end else last.start
-
-    @property
     def parting(self) -> Chunk | None:
         """The chunk inside which the tokens part from it or end."""
         if self.parts and self.parts[-1].end < self.parts[-1].chunk.end:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from onceread.cache.contract import MIN_MEMORY
 from onceread.cache.cuts import Cutter
 from onceread.cache.disk import DiskTier
 from onceread.cache.errors import DiskUnusable
@@ -25,7 +26,6 @@ from onceread.native.model import MemoryKind
 logger = logging.getLogger(__name__)
 
 _GIB = 1024**3
-MIN_MEMORY = 64 * 1024**2  # it also holds what waits to be written
 _MAX_DISK = 20 * _GIB  # unless it is set
 
 

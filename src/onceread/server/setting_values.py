@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
+from onceread.cache.contract import MIN_MEMORY
+
 DEFAULT_KEY_NAME = "default"
-MIN_CACHE_RAM = 64 * 1024**2
 MIN_CACHE_DISK = 256 * 1024**2
 
 _UNITS = {"": 1} | {
@@ -59,7 +60,7 @@ def parse_size(value: object) -> object:
 
 
 def check_cache_ram(value: int) -> int:
-    if 0 < value < MIN_CACHE_RAM:
+    if 0 < value < MIN_MEMORY:
         raise ValueError("must be at least 64MiB (it also holds what waits to be written to disk) or 0")
     return value
 
