@@ -62,11 +62,12 @@ def main() -> None:
     turns = 0.0
     plain_turn = Scheduler.turn
 
-    def timed_turn(self: Scheduler) -> None:
+    def timed_turn(self: Scheduler) -> bool:
         nonlocal turns
         start = time.perf_counter()
-        plain_turn(self)
+        worked = plain_turn(self)
         turns += time.perf_counter() - start
+        return worked
 
     Scheduler.turn = timed_turn  # type: ignore[method-assign]
     with Model.load(demo_model_path()) as model, Engine(model, EngineConfig(ctx_size=4096)) as engine:
