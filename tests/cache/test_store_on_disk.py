@@ -563,7 +563,8 @@ def test_the_budget_holds_at_every_moment_somebody_looks(tmp_path: Path) -> None
         finally:
             over.set()
             looker.join()
+        seen.append(sum(scan().values()))  # at rest: how often the looker got a turn is luck
     assert stats.evictions_total > 0
     assert stats.bytes <= budget
-    assert max(seen) > budget // 2
+    assert seen[-1] > budget // 2, "the budget was never near"
     assert max(seen) <= budget
