@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,12 @@ def state(path: Tokens, start: int, end: int) -> bytes:
 
 
 def make_store(
-    memory: int = PLENTY, directory: Path | None = None, disk: int = PLENTY, fingerprint: bytes = FINGERPRINT
+    memory: int = PLENTY,
+    directory: Path | None = None,
+    disk: int = PLENTY,
+    fingerprint: bytes = FINGERPRINT,
+    *,
+    checkpointed: bool = False,
 ) -> Store:
     return Store(
         fingerprint=fingerprint,
@@ -43,12 +49,15 @@ def make_store(
         cut=cut,
         memory_bytes=memory,
         disk=DiskTier(directory, disk, fingerprint, "test model") if directory else None,
+        checkpointed=checkpointed,
     )
 
 
-def remember(store: Store, path: Tokens, namespace: str = "n", *, final: bool = True) -> bool:
+def remember(
+    store: Store, path: Tokens, namespace: str = "n", *, final: bool = True, cuts: Sequence[int] = ()
+) -> bool:
     """Give a store all it lacks of ``path``. False if it refused something."""
-    while (gap := store.gap(namespace, path, final=final)) is not None:
+    while (gap := store.gap(namespace, path, final=final, cuts=cuts)) is not None:
         if not store.put(namespace, path, *gap, state(path, *gap)):
             return False
     return True

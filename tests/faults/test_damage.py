@@ -55,7 +55,7 @@ def other_model(path: Path) -> None:
 
 def future(path: Path) -> None:
     content = bytearray(path.read_bytes())
-    content[8:12] = (2).to_bytes(4, "little")
+    content[8:12] = (99).to_bytes(4, "little")
     path.write_bytes(content)
 
 

@@ -94,6 +94,26 @@ def test_a_live_sequence_is_continued_from_the_store(bench: Bench) -> None:
     assert early == (segments, part), "the same state gives the same bytes"
 
 
+def test_attention_is_lent_and_settled_later_while_its_owner_and_others_go_on(bench: Bench) -> None:
+    bench.read(PAST)
+    segments, _ = taken(bench.context, 300, 200)
+    more = words(60)
+    bench.read(more, 300)
+    part = checkpoints.checkpoint(bench.context, 0, 360)
+    segments.append((300, 360, checkpoints.segment(bench.context, 0, 300, 360)))
+    checkpoints.lend(bench.context, 0, 3, 250)
+    for seq in (0, 1):  # the owner goes on, another one comes
+        bench.read(OTHER, 360 if seq == 0 else 0, seq)
+    rest = stateblob.cut(segments[1][2], 50)[1]
+    checkpoints.attach(bench.context, 3, rest, 250, 300)
+    bench.read(MORE, 100, 1)
+    checkpoints.attach(bench.context, 3, segments[2][2], 300, 360)
+    checkpoints.settle(bench.context, 3, part, 360)
+    assert bench.off(PAST + more, MORE, seq=3) < BOUND
+    assert bench.off(PAST + more + OTHER, MORE) < BOUND
+    assert bench.off(OTHER + MORE, words(3), seq=1) < BOUND
+
+
 def test_segments_are_cut_like_those_of_a_plain_model(bench: Bench) -> None:
     bench.read(PAST)
     whole = checkpoints.segment(bench.context, 0, 50, 250)

@@ -1,4 +1,4 @@
-"""A node of the tree: a run of tokens, and where the state computed for it lies."""
+"""A node of the tree: a run of tokens, or a checkpoint, and where the state computed for it lies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ class Chunk:
 
     It is in RAM while ``blob`` is set and on disk while ``file_bytes`` is not 0. A chunk that was just split
     may still lie in the file of the wider one that it was part of: then ``file`` is that one's record.
+
+    A checkpoint has no tokens and starts at its position.
     """
 
     __slots__ = (
+        "bare",
         "blob",
         "counted",
         "file",
@@ -32,17 +35,30 @@ class Chunk:
         "pinned",
         "priority",
         "queued",
+        "reach",
         "root",
         "spelled",
         "text",
         "tokens",
     )
 
-    def __init__(self, root: bytes, parent: bytes, key: Key, tokens: bytes, *, text: bool) -> None:
+    def __init__(
+        self,
+        root: bytes,
+        parent: bytes,
+        key: Key,
+        tokens: bytes,
+        *,
+        text: bool,
+        reach: int = 0,
+        bare: bool = False,
+    ) -> None:
         self.root = root
         self.parent = parent
         self.key = key
         self.tokens = tokens
+        self.reach = reach  # see Record
+        self.bare = bare  # worth nothing by itself: its model can go on at checkpoints only
         self.text = text  # its tokens came from text, so text may be matched against it
         self.spelled: bytes | None = None  # its text, once it was looked at
         self.blob: bytes | None = None
@@ -70,6 +86,10 @@ class Chunk:
         return self.key.start + self.n
 
     @property
+    def is_checkpoint(self) -> bool:
+        return not self.tokens
+
+    @property
     def array(self) -> Tokens:
         """The tokens, as a view."""
         return np.frombuffer(self.tokens, dtype=np.int32)
@@ -81,6 +101,10 @@ class Chunk:
 
     @property
     def value(self) -> float:
+        if self.bare:
+            return 0.0
+        if self.is_checkpoint:
+            return value(self.occasions, self.start - self.reach, self.reach, self.size)
         return value(self.occasions, self.start, self.n, self.size)
 
     @property

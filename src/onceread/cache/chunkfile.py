@@ -1,4 +1,4 @@
-"""The file of one chunk: describes itself, is written whole, and is believed only after every check.
+"""The file of one chunk or checkpoint: describes itself, is written whole, and is believed only after every check.
 
      8   magic "ONCEREAD"
      4   format version                           all numbers are little endian
@@ -25,13 +25,14 @@ from xxhash import xxh3_128
 
 from onceread.cache.contract import HASH, TOKEN, Record
 from onceread.cache.errors import ChunkDamaged, ChunkGone
+from onceread.cache.names import checkpoint_name
 
 MAGIC = b"ONCEREAD"
-VERSION = 1
+VERSION = 2
 SUM = 16  # bytes of a checksum
 _PRELUDE = struct.Struct("<8sII")
-# fingerprint, namespace, root, name, parent; start, tokens, bytes of lengths, bytes spelled, bytes of label; blob
-_HEADER = struct.Struct("<32s32s32s32s32sIIIIIQ")
+# fingerprint, namespace, root, name, parent; start, reach, tokens; bytes of lengths, spelled, label; bytes of blob
+_HEADER = struct.Struct("<32s32s32s32s32sIIIIIIQ")
 _MAX_HEADER = 16 * 1024 * 1024  # far more than any chunk needs; what is larger is not a header
 _BLOCK = 1024 * 1024  # read at once where the blob is not kept
 _MAX_READ = 1024 * 1024 * 1024  # one call of read takes less than 2 GiB on every system
@@ -58,12 +59,12 @@ def pack_head(fingerprint: bytes, record: Record, blob_bytes: int, label: str = 
     """All that lies before the blob."""
     names = (fingerprint, record.namespace, record.root, record.name, record.parent)
     assert all(len(name) == HASH for name in names)
-    assert record.n > 0
+    assert _makes_sense(record)
     assert len(record.tokens) % TOKEN == 0
     assert len(record.lengths) in (0, 2 * record.n)
     text = label.encode("utf-8", errors="replace")
     sizes = (record.n, len(record.lengths), len(record.spelled), len(text))
-    header = _HEADER.pack(*names, record.start, *sizes, blob_bytes)
+    header = _HEADER.pack(*names, record.start, record.reach, *sizes, blob_bytes)
     header += record.tokens + record.lengths + record.spelled + text
     head = _PRELUDE.pack(MAGIC, VERSION, len(header)) + header
     return head + xxh3_128(head).digest()
@@ -169,25 +170,30 @@ def _read_head(fd: int, path: Path) -> tuple[Head, bytes]:
 
 def _parse(raw: bytes, path: Path) -> Head:
     fields = _HEADER.unpack_from(raw, _PRELUDE.size)
-    fingerprint, namespace, root, name, parent, start, n, of_lengths, of_spelled, of_label, blob_bytes = (
-        fields
-    )
+    fingerprint, namespace, root, name, parent, start, reach, n, *of_texts, blob_bytes = fields
+    of_lengths, of_spelled, of_label = of_texts
     at = _PRELUDE.size + _HEADER.size
     parts = []
     for size in (n * TOKEN, of_lengths, of_spelled, of_label):
         parts.append(raw[at : at + size])
         at += size
-    if at + SUM != len(raw) or n == 0 or of_lengths not in (0, 2 * n):
-        raise ChunkDamaged(f"{path}: the header contradicts itself")
     tokens, lengths, spelled, label = parts
-    record = Record(root, namespace, name, parent, start, tokens, spelled, lengths)
+    record = Record(root, namespace, name, parent, start, tokens, spelled, lengths, reach)
+    if at + SUM != len(raw) or of_lengths not in (0, 2 * n) or not _makes_sense(record):
+        raise ChunkDamaged(f"{path}: the header contradicts itself")
     return Head(fingerprint, label.decode("utf-8", errors="replace"), record, len(raw), blob_bytes)
+
+
+def _makes_sense(record: Record) -> bool:
+    if not record.is_checkpoint:
+        return record.reach == 0
+    return 0 < record.reach <= record.start and record.name == checkpoint_name(record.parent)
 
 
 def _compare(path: Path, head: Head, fingerprint: bytes, record: Record) -> None:
     if head.fingerprint != fingerprint:
         raise ChunkDamaged(f"{path}: belongs to another model or other settings")
-    there = head.record
+    there = head.record  # its reach may be another one: two processes may have had other checkpoints below it
     for what in ("root", "namespace", "name", "parent", "start", "tokens"):
         if getattr(there, what) != getattr(record, what):
             raise ChunkDamaged(f"{path}: is another chunk: its {what} {_verb(what)} different")

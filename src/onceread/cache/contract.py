@@ -9,6 +9,7 @@ HASH = 32  # bytes of a name, a root, a fingerprint: BLAKE3's usual length
 TOKEN = 4  # bytes of a token: int32, little endian
 CHUNK = 256  # tokens at most
 PINNABLE = 0.9  # of a tier's budget; the rest is for everything else
+CHECKPOINTS = 0.5  # of a tier's budget is what all checkpoints together may take
 MIN_MEMORY = 64 * 1024**2  # bytes of the tier in RAM; it also holds what waits to be written
 
 
@@ -17,6 +18,8 @@ class Key(NamedTuple):
 
     Two chunks may end the same prefix and start at different positions (two processes cut differently, or
     one was just split): overlapping covers are legal, and either serves.
+
+    A checkpoint is addressed by a name of its own (`names.checkpoint_name`) and the position it belongs to.
     """
 
     name: bytes
@@ -25,7 +28,11 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A chunk without its blob: what its file's header says and what the index repeats."""
+    """A chunk without its blob: what its file's header says and what the index repeats.
+
+    A checkpoint is a chunk of no tokens: its blob is what a sequence needs, beside the chunks up to its position,
+    to go on from there. It continues the prefix that it belongs to, and nothing continues it.
+    """
 
     root: bytes  # the name of the empty prefix, which the fingerprint and the namespace make
     namespace: bytes  # HASH bytes, see names.py
@@ -35,10 +42,20 @@ class Record:
     tokens: bytes  # int32, little endian
     spelled: bytes  # the bytes of its tokens in a row; control tokens as 0xFF and their id (see names.py)
     lengths: bytes = b""  # for each token how many of ``spelled`` are its: uint16, little endian. Files only
+    reach: int = 0  # of a checkpoint: tokens back to the next lower one on its path, which it saves reading
 
     @property
     def key(self) -> Key:
         return Key(self.name, self.start)
+
+    @property
+    def is_checkpoint(self) -> bool:
+        return not self.tokens
+
+    @property
+    def saved(self) -> tuple[int, int]:
+        """(position, number) of the tokens that need not be read since it is there."""
+        return (self.start - self.reach, self.reach) if self.is_checkpoint else (self.start, self.n)
 
     @property
     def n(self) -> int:
@@ -84,11 +101,13 @@ class TierStats:
     budget: int = 0  # bytes
     bytes: int = 0  # as they really lie there
     pinned_bytes: int = 0
-    chunks: int = 0
+    chunks: int = 0  # without checkpoints
     tokens: int = 0
     hit_tokens_total: int = 0  # prompt tokens that came from it
-    evictions_total: int = 0
-    damaged_total: int = 0  # chunks that were there and could not be used
+    evictions_total: int = 0  # checkpoints included
+    damaged_total: int = 0  # chunks and checkpoints that were there and could not be used
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0  # of ``bytes``; at most CHECKPOINTS of the budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +122,8 @@ class CacheStats:
     exported_chunks_total: int = 0
     refused_chunks_total: int = 0  # had no room: larger than the budget, or all of it is pinned or unwritten
     split_chunks_total: int = 0
+    exported_checkpoints_total: int = 0
+    refused_checkpoints_total: int = 0  # had no room in RAM
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
-"""Where a chunk ends: after 256 tokens, or after a message that ends when it holds 64 or more."""
+"""Where a chunk ends: after 256 tokens, or after a message that ends when it holds 64 or more, or at a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,18 @@ class Cutter:
         """``message_ends``: tokens after which a message is over (end of turn, end of text)."""
         self._ends = np.fromiter(sorted(message_ends), dtype=np.int32)
 
-    def end(self, tokens: Tokens, start: int, *, final: bool) -> int | None:
-        """Where the chunk from ``start`` on ends; None if ``tokens`` end before it does and may still grow."""
+    def end(self, tokens: Tokens, start: int, *, final: bool, cuts: Sequence[int] = ()) -> int | None:
+        """Where the chunk from ``start`` on ends; None if ``tokens`` end before it does and may still grow.
+
+        ``cuts``: positions, ascending, at which a chunk ends in any case.
+        """
+        end = self._end(tokens, start, final=final)
+        cut = next(iter(cuts[bisect_right(cuts, start) :]), None)
+        if cut is not None and cut <= len(tokens) and (end is None or cut < end):
+            return cut
+        return end
+
+    def _end(self, tokens: Tokens, start: int, *, final: bool) -> int | None:
         limit = start + CHUNK
         first = start + MIN_CHUNK - 1  # the first token that may be a chunk's last
         ends = np.flatnonzero(np.isin(tokens[first:limit], self._ends))

@@ -201,6 +201,10 @@ class DiskTier:
 
         self._database.change(work)
 
+    def devalue(self, keys: Sequence[Key]) -> None:
+        """These are worth nothing by themselves, though the index was built anew and thinks otherwise."""
+        self._database.change(lambda index: index.devalue(keys))
+
     # -- pins
 
     def pins(self) -> list[Pin]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from onceread.cache.chunk import Chunk
-from onceread.cache.contract import TOKEN, Key, Pin, Record, TierStats
+from onceread.cache.contract import Key, Pin, Record, TierStats
 from onceread.cache.disk import DiskTier
 from onceread.cache.errors import ChunkDamaged, ChunkGone, DiskUnusable, NoRoom, PinRefused
 from onceread.cache.fetch import Fetch
@@ -60,8 +60,12 @@ class DiskSide:
     def read_index(self) -> None:
         """Take in all that the directory holds for this model."""
         with self._lock:
-            for row in self._tier.rows():
+            rows = self._tier.rows()
+            for row in rows:
                 self._take_in(row)
+            if self._holdings.checkpointed:
+                overrated = [row.key for row in rows if not row.record.is_checkpoint and row.use.value > 0]
+                self._tier.devalue(overrated)  # the index was built anew by somebody who could not know
             self.pins = self._tier.pins()
             self._totals = self._tier.totals()
             memory = self._holdings.memory
@@ -97,9 +101,11 @@ class DiskSide:
         chunk = self._holdings.tree.get(record.key)
         if chunk is None:
             text = not record.spelled.startswith(NOT_TEXT)
-            chunk = Chunk(record.root, record.parent, record.key, record.tokens, text=text)
+            chunk = self._holdings.chunk(
+                record.root, record.parent, record.key, record.tokens, text=text, reach=record.reach
+            )
             chunk.hits, chunk.last_used = row.use.hits, row.use.last_used
-            chunk.occasions = occasions(row.use.value, chunk.start, chunk.n, row.file_bytes)
+            chunk.occasions = occasions(row.use.value, *record.saved, row.file_bytes)
             chunk.counted = -math.inf  # the next use is another occasion
             self._holdings.tree.add(chunk)
         chunk.file, chunk.file_bytes = None, row.file_bytes
@@ -308,7 +314,10 @@ class DiskSide:
         with self._lock:
             known = self._holdings.lose_file(record.key)
         if known or isinstance(error, ChunkDamaged):  # else it was split, replaced or cleared meanwhile
-            logger.warning("a chunk of %d tokens is read again: %s", len(record.tokens) // TOKEN, error)
+            if record.is_checkpoint:
+                logger.warning("the checkpoint at %d tokens can't be used: %s", record.start, error)
+            else:
+                logger.warning("a chunk of %d tokens is read again: %s", record.n, error)
 
     # -- the state of the disk ---------------------------------------------
 
@@ -367,6 +376,8 @@ class DiskSide:
             hit_tokens_total=self.hit_tokens,
             evictions_total=self._evictions,
             damaged_total=self._damaged,
+            checkpoints=totals.checkpoints,
+            checkpoint_bytes=totals.checkpoint_bytes,
         )
 
     # -- pins, clearing, the end -------------------------------------------

@@ -22,7 +22,10 @@ Cut = Callable[[bytes, int], tuple[bytes, bytes]]
 class Holdings:
     """Every method but :meth:`cut` wants the lock held."""
 
-    def __init__(self, spelled: list[bytes], memory_bytes: int, cut: Cut) -> None:
+    def __init__(
+        self, spelled: list[bytes], memory_bytes: int, cut: Cut, *, checkpointed: bool = False
+    ) -> None:
+        self.checkpointed = checkpointed
         self.lock = threading.RLock()
         self.tree = ChunkTree(spelled)
         self.memory = MemoryTier(memory_bytes, self.tree)
@@ -30,14 +33,33 @@ class Holdings:
         self.cut = cut
         self.keep_unwritten = False  # is there a disk that will take what waits for it?
         self.refused = 0
+        self.refused_checkpoints = 0
         self.spoiled = 0
         # How often what went away was used, and when last (see Chunk): so that what is read again and again
         # but never stays long enough to be found is told from what is read once.
         self.past: dict[Key, tuple[int, float]] = {}
 
+    def chunk(
+        self, root: bytes, parent: bytes, key: Key, tokens: bytes, *, text: bool, reach: int = 0
+    ) -> Chunk:
+        """One that is not in the tree yet; without tokens, a checkpoint."""
+        bare = self.checkpointed and bool(tokens)
+        return Chunk(root, parent, key, tokens, text=text, reach=reach, bare=bare)
+
     def hold(self, chunk: Chunk, blob: bytes) -> bool:
         """Keep a blob in RAM if there is room for it."""
         room = self.memory.put(chunk, blob, keep_unwritten=self.keep_unwritten)
+        self.forget(room.victims)
+        return room.made
+
+    def make_checkpoint_room(self, size: int, parent: bytes, keep: Iterable[Chunk]) -> bool:
+        """For a checkpoint of ``size`` bytes at the end of the prefix ``parent``, which ``keep`` hold."""
+        kept = list(keep)
+        for chunk in kept:
+            chunk.leases += 1
+        room = self.memory.make_checkpoint_room(size, parent, keep_unwritten=self.keep_unwritten)
+        for chunk in kept:
+            chunk.leases -= 1
         self.forget(room.victims)
         return room.made
 
@@ -74,7 +96,7 @@ class Holdings:
     def record(self, chunk: Chunk) -> Record:
         """What the chunk's own file says, or is to say."""
         pieces = self.tree.pieces(chunk.array)
-        if not chunk.text:
+        if pieces and not chunk.text:
             pieces[0] = NOT_TEXT + pieces[0]
         return Record(
             root=chunk.root,
@@ -85,6 +107,7 @@ class Holdings:
             tokens=chunk.tokens,
             spelled=b"".join(pieces),
             lengths=np.asarray([len(piece) for piece in pieces], dtype="<u2").tobytes(),
+            reach=chunk.reach,
         )
 
     def _has_room(self, chunk: Chunk, size: int) -> bool:
@@ -102,8 +125,10 @@ class Holdings:
         """
         cut = (at - chunk.start) * TOKEN
         halves = (
-            Chunk(chunk.root, chunk.parent, Key(middle, chunk.start), chunk.tokens[:cut], text=chunk.text),
-            Chunk(chunk.root, middle, Key(chunk.key.name, at), chunk.tokens[cut:], text=chunk.text),
+            self.chunk(
+                chunk.root, chunk.parent, Key(middle, chunk.start), chunk.tokens[:cut], text=chunk.text
+            ),
+            self.chunk(chunk.root, middle, Key(chunk.key.name, at), chunk.tokens[cut:], text=chunk.text),
         )
         file = chunk.file or (self.record(chunk) if chunk.file_bytes else None)
         blobs = self.cut(chunk.blob, at - chunk.start) if chunk.blob is not None else (None, None)

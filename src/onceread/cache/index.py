@@ -11,7 +11,7 @@ import secrets
 import sqlite3
 from collections.abc import Iterable, Sequence
 
-from onceread.cache.contract import Key, Record, Use
+from onceread.cache.contract import CHECKPOINTS, Key, Record, Use
 from onceread.cache.errors import NoRoom
 from onceread.cache.schema import (
     APPLICATION,
@@ -32,6 +32,10 @@ __all__ = ["Index", "KnownModel", "Reservation", "Row", "StoreState", "Totals", 
 
 REMOVALS = 10_000  # so many numbers back is known what was removed; who asks later compares everything
 
+# The priority of what is worth nothing by itself, while something continues it: so that one need not look at all of
+# that whenever the first leaf is wanted. Once nothing does it is 0, and it goes before all others.
+_HELD = 1e300
+
 # A chunk can go if nothing continues the prefix that it ends, or another chunk ends the same prefix.
 _LEAVES = """
 SELECT id, fingerprint, name, start, file_bytes, priority FROM chunks AS c
@@ -41,6 +45,12 @@ WHERE pinned = 0 AND (
         AND NOT EXISTS (SELECT 1 FROM writing WHERE writing.parent = c.name))
 )
 ORDER BY priority, last_used, start DESC, name
+"""
+
+_CHECKPOINTS = """
+SELECT id, fingerprint, name, start, file_bytes, priority FROM chunks
+WHERE n = 0 AND pinned = 0
+ORDER BY priority, last_used, start DESC, name LIMIT 1
 """
 
 _CHAIN = """
@@ -63,7 +73,7 @@ class Index:
     def create(self) -> None:
         for statement in SCHEMA.split(";\n"):
             self._do(statement)
-        self._do("INSERT INTO store VALUES (1, ?, NULL, 0, 0, 0)", (secrets.token_hex(8),))
+        self._do("INSERT INTO store VALUES (1, ?, NULL, 0, 0, 0, 0)", (secrets.token_hex(8),))
         self._do(f"PRAGMA application_id = {APPLICATION}")
         self._do(f"PRAGMA user_version = {VERSION}")
 
@@ -79,7 +89,7 @@ class Index:
         return None if verdict == "ok" else "is damaged"
 
     def state(self) -> StoreState:
-        row = self._do("SELECT generation, budget, clock, seq, pins FROM store").fetchone()
+        row = self._do("SELECT generation, budget, clock, checkpoint_clock, seq, pins FROM store").fetchone()
         return StoreState(*row)
 
     def set_budget(self, budget: int) -> None:
@@ -111,15 +121,23 @@ class Index:
         (writing,) = self._do("SELECT coalesce(sum(bytes), 0) FROM writing").fetchone()
         return int(chunks + writing)
 
+    def checkpoint_total(self) -> int:
+        """The same, of checkpoints."""
+        (chunks,) = self._do("SELECT coalesce(sum(file_bytes), 0) FROM chunks WHERE n = 0").fetchone()
+        (writing,) = self._do("SELECT coalesce(sum(bytes), 0) FROM writing WHERE checkpoint = 1").fetchone()
+        return int(chunks + writing)
+
     def totals(self, fingerprint: bytes | None, evictions: int) -> Totals:
         where, values = _of(fingerprint)
         row = self._do(
-            "SELECT coalesce(sum(file_bytes), 0), count(*), coalesce(sum(n), 0),"
-            f" coalesce(sum(file_bytes * pinned), 0) FROM chunks WHERE {where}",
+            "SELECT coalesce(sum(file_bytes), 0), coalesce(sum(n > 0), 0), coalesce(sum(n), 0),"
+            " coalesce(sum(file_bytes * pinned), 0), coalesce(sum(n = 0), 0),"
+            f" coalesce(sum(file_bytes * (n = 0)), 0) FROM chunks WHERE {where}",
             values,
         ).fetchone()
-        size, chunks, tokens, pinned = row
-        return Totals(size, chunks, tokens, pinned, self.state().budget or 0, evictions)
+        size, chunks, tokens, pinned, checkpoints, checkpoint_bytes = row
+        budget = self.state().budget or 0
+        return Totals(size, chunks, tokens, pinned, budget, evictions, checkpoints, checkpoint_bytes)
 
     # -- reading
 
@@ -152,16 +170,26 @@ class Index:
 
     def insert(self, fingerprint: bytes, record: Record, use: Use, file_bytes: int, *, pinned: bool) -> None:
         value = _finite(use.value)
-        seq, clock = self._next_seq(), self.state().clock
+        seq = self._next_seq()
         self._do(
-            f"INSERT INTO chunks ({COLUMNS}, n, priority) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+            f"INSERT INTO chunks ({COLUMNS}, n, priority) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
             (
                 *(record.root, record.namespace, record.name, record.parent, record.start),
-                *(record.tokens, record.spelled, record.lengths),
+                *(record.tokens, record.spelled, record.lengths, record.reach),
                 *(fingerprint, use.hits, _finite(use.last_used), value),
-                *(file_bytes, int(pinned), seq, record.n, clock + value),
+                *(file_bytes, int(pinned), seq, record.n, self._priority(record, value)),
             ),
         )
+        self._do("UPDATE chunks SET priority = ? WHERE name = ? AND value = 0", (_HELD, record.parent))
+
+    def _priority(self, record: Record, value: float) -> float:
+        if value > 0:
+            state = self.state()
+            return value + (state.checkpoint_clock if record.is_checkpoint else state.clock)
+        continued = self._do(
+            "SELECT EXISTS (SELECT 1 FROM chunks WHERE parent = ?)", (record.name,)
+        ).fetchone()
+        return _HELD if continued[0] else 0.0
 
     def forget(self, key: Key) -> None:
         """Make place for a row of the same key. Nobody is told: the chunk does not go away."""
@@ -183,15 +211,28 @@ class Index:
 
     def touch(self, uses: Sequence[tuple[Key, Use]]) -> None:
         """Counts only rise: another process may have seen more."""
-        clock = self.state().clock
+        state = self.state()
         self.connection.executemany(
-            "UPDATE chunks SET hits = max(hits, ?), last_used = max(last_used, ?), value = ?, priority = ?"
-            " WHERE name = ? AND start = ?",
+            "UPDATE chunks SET hits = max(hits, ?), last_used = max(last_used, ?), value = ?, priority ="
+            " CASE WHEN ? <= 0 THEN priority WHEN n = 0 THEN ? ELSE ? END WHERE name = ? AND start = ?",
             [
-                (use.hits, _finite(use.last_used), _finite(use.value), clock + _finite(use.value), *key)
+                (
+                    *(use.hits, _finite(use.last_used), value := _finite(use.value)),
+                    *(value, state.checkpoint_clock + value, state.clock + value, *key),
+                )
                 for key, use in uses
             ],
         )
+
+    def devalue(self, keys: Iterable[Key]) -> None:
+        """These chunks are worth nothing by themselves, whatever was thought."""
+        for key in keys:
+            self._do(
+                "UPDATE chunks SET value = 0, priority = CASE WHEN EXISTS"
+                " (SELECT 1 FROM chunks AS child WHERE child.parent = chunks.name) THEN ? ELSE 0 END"
+                " WHERE name = ? AND start = ?",
+                (_HELD, *key),
+            )
 
     def set_pinned(self, ids: Iterable[int], *, others: bool) -> None:
         """Pin these; with ``others`` let go of the others."""
@@ -210,10 +251,12 @@ class Index:
 
     # -- room
 
-    def reserve(self, reservation: Reservation, parent: bytes, size: int) -> None:
+    def reserve(
+        self, reservation: Reservation, parent: bytes, size: int, *, checkpoint: bool = False
+    ) -> None:
         self._do(
-            "INSERT INTO writing VALUES (?, ?, ?, ?, ?, ?)",
-            (reservation.id, reservation.owner, *reservation.key, parent, size),
+            "INSERT INTO writing VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (reservation.id, reservation.owner, *reservation.key, parent, size, int(checkpoint)),
         )
 
     def unreserve(self, ids: Iterable[str]) -> None:
@@ -226,17 +269,35 @@ class Index:
     def make_room(self, need: int, newcomer: Record) -> list[Victim]:
         """Delete rows until ``need`` bytes fit, cheapest leaf first, never what the newcomer continues.
 
-        Raises NoRoom; the transaction is to be rolled back then.
+        For a checkpoint there must be room among checkpoints as well. Raises NoRoom; the transaction is to be
+        rolled back then.
         """
         budget = self.state().budget
         if budget is not None and need > budget:
             raise NoRoom(f"a chunk of {binary(need)} is larger than the budget of {binary(budget)}")
-        victims, missing = self.evict(need, newcomer)
+        victims: list[Victim] = []
+        if newcomer.is_checkpoint:
+            victims, missing = self.evict_checkpoints(need)
+            if missing > 0:
+                raise NoRoom(f"{binary(missing)} are missing for a checkpoint of {binary(need)}")
+        others, missing = self.evict(need, newcomer)
         if missing > 0:
             raise NoRoom(
                 f"{binary(missing)} are missing: all that could go is pinned or needed by what is written"
             )
-        return victims
+        return victims + others
+
+    def evict_checkpoints(self, need: int = 0) -> tuple[list[Victim], int]:
+        """Make room for ``need`` bytes among checkpoints, as far as it goes: who went, and what is missing still."""
+        budget = self.state().budget
+        excess = self.checkpoint_total() + need - int(budget * CHECKPOINTS) if budget is not None else 0
+        victims: list[Victim] = []
+        while excess > 0 and (row := self._do(_CHECKPOINTS).fetchone()) is not None:
+            id_, fingerprint, name, start, size, priority = row
+            self._do("UPDATE store SET checkpoint_clock = max(checkpoint_clock, ?)", (priority,))
+            victims.append(self._delete(id_, Victim(fingerprint, Key(name, start), size)))
+            excess -= size
+        return victims, max(excess, 0)
 
     def evict(self, need: int = 0, newcomer: Record | None = None) -> tuple[list[Victim], int]:
         """As far as it goes: who went, and the bytes that are missing still."""
@@ -259,13 +320,19 @@ class Index:
     def _evict_one(self, kept: set[bytes]) -> Victim | None:
         for id_, fingerprint, name, start, size, priority in self._do(_LEAVES):
             if name not in kept:
-                self._do("UPDATE store SET clock = max(clock, ?)", (priority,))
+                if priority < _HELD:
+                    self._do(
+                        "UPDATE store SET clock = max(clock, ?1), checkpoint_clock = max(checkpoint_clock, ?1)",
+                        (priority,),
+                    )
                 return self._delete(id_, Victim(fingerprint, Key(name, start), size))
         return None
 
     def _delete(self, id_: int, victim: Victim) -> Victim:
         seq = self._next_seq()
+        (parent,) = self._do("SELECT parent FROM chunks WHERE id = ?", (id_,)).fetchone()
         self._do("DELETE FROM chunks WHERE id = ?", (id_,))
+        self._do("UPDATE chunks SET priority = 0 WHERE name = ? AND value = 0", (parent,))
         self._do("INSERT INTO removals VALUES (?, ?, ?)", (seq, *victim.key))
         self._do("DELETE FROM removals WHERE seq <= ?", (seq - REMOVALS,))
         return victim

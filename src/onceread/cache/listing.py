@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -21,7 +22,7 @@ _TEXT = 80  # characters
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A chunk, as a listing sees it."""
+    """A chunk, as a listing sees it; without tokens, a checkpoint."""
 
     key: Key
     parent: bytes
@@ -46,7 +47,9 @@ class Node:
 
 class _Forest:
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self.nodes = list(nodes)
+        every = list(nodes)
+        self.nodes = [node for node in every if node.n]
+        self.checkpoints = {(node.root, node.parent): node for node in every if not node.n}
         self.ending: dict[tuple[bytes, bytes], Node] = {}
         self.children: defaultdict[bytes, int] = defaultdict(int)
         for node in self.nodes:
@@ -64,6 +67,12 @@ class _Forest:
                 return None
             found.append(before)
         return found[::-1]
+
+    def bytes_of(self, path: list[Node], tier: Literal["memory", "disk"]) -> int:
+        """What the chunks and the checkpoints of (a part of) a path take."""
+        at_ends = (self.checkpoints.get((node.root, node.key.name)) for node in path)
+        held = [*path, *(node for node in at_ends if node is not None)]
+        return sum(node.bytes_memory if tier == "memory" else node.bytes_disk for node in held)
 
     def leaves(self) -> Iterable[Node]:
         for (_, name), node in self.ending.items():
@@ -124,8 +133,8 @@ def _info(path: list[Node], forest: _Forest, pins: Sequence[Pin]) -> PathInfo:
         own_tokens=sum(node.n for node in mine),
         text=_text(mine, first=True),
         tail=_text(mine, first=False),
-        bytes_memory=sum(node.bytes_memory for node in mine),
-        bytes_disk=sum(node.bytes_disk for node in mine),
+        bytes_memory=forest.bytes_of(mine, "memory"),
+        bytes_disk=forest.bytes_of(mine, "disk"),
         tiers=tuple(tier for tier, sizes in held if all(sizes)),
         last_used=leaf.last_used,
         hits=leaf.hits,

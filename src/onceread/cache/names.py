@@ -2,6 +2,7 @@
 
     root  = BLAKE3(fingerprint + namespace)
     name  = BLAKE3(root + all tokens from position 0 to the chunk's end)
+    checkpoint's name = BLAKE3(a tag + the name of the prefix that it belongs to)
 
 A name depends on the tokens and not on where other cuts fall, so two processes that cut differently, or one
 that splits a chunk, still agree on every name behind the cut.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from blake3 import blake3
 
+_CHECKPOINT = b"onceread checkpoint\0"  # no prefix's name is made from this: those begin with a root, a hash
 _CONTROL = b"\xff"  # never part of valid UTF-8
 # Before the spelled tokens of a chunk that was given as token ids: no text may be matched against it.
 NOT_TEXT = _CONTROL + b"\xff\xff\xff\xff"
@@ -31,6 +33,11 @@ def root_name(fingerprint: bytes, namespace: bytes) -> bytes:
 def prefix_name(root: bytes, tokens: bytes) -> bytes:
     """The name of a prefix, given all its tokens as int32, little endian."""
     return blake3(root + tokens).digest()
+
+
+def checkpoint_name(prefix: bytes) -> bytes:
+    """The name of the checkpoint that belongs to the end of a prefix, given the prefix's name."""
+    return blake3(_CHECKPOINT + prefix).digest()
 
 
 def spell(pieces: list[bytes], opaque: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[bytes]:

@@ -125,7 +125,11 @@ class _Prefixes:
         chunk            start ──────────── end
         """
         pin = self._pin
-        if record.root != pin.root or record.start >= pin.n:
+        if record.root != pin.root:
+            return False
+        if record.is_checkpoint:
+            return record.start <= pin.n and self.name(record.start) == record.parent
+        if record.start >= pin.n:
             return False
         end = min(record.end, pin.n)
         same = record.tokens[: (end - record.start) * TOKEN] == pin.tokens[record.start * TOKEN : end * TOKEN]
@@ -142,9 +146,10 @@ def covers(pins: list[Pin], record: Record) -> bool:
 
 
 def rows_of(index: Index, pin: Pin) -> dict[int, Row]:
-    """What a pin keeps: all chunks that lie in it, and one that its end lies in, where no chunk ends with it."""
+    """What a pin keeps: all chunks that lie in it, one that its end lies in where none ends with it, one checkpoint."""
     prefixes = _Prefixes(pin)
-    met = [(id_, row) for id_, row in index.on_root(pin.root) if prefixes.meet(row.record)]
+    all_met = [(id_, row) for id_, row in index.on_root(pin.root) if prefixes.meet(row.record)]
+    met = [(id_, row) for id_, row in all_met if not row.record.is_checkpoint]
     whole = {id_: row for id_, row in met if row.record.end <= pin.n}
     ends = {row.record.end for row in whole.values()} | {0}
     longer = [(id_, row) for id_, row in met if id_ not in whole]
@@ -154,7 +159,18 @@ def rows_of(index: Index, pin: Pin) -> dict[int, Row]:
             longer, key=lambda m: (m[1].record.start in ends, m[1].pinned, m[1].use.hits, m[1].key)
         )
         whole[id_] = row
-    return whole
+    deepest = _deepest([(id_, row) for id_, row in all_met if row.record.is_checkpoint], met)
+    return whole | deepest
+
+
+def _deepest(checkpoints: list[tuple[int, Row]], chunks: list[tuple[int, Row]]) -> dict[int, Row]:
+    """Of these checkpoints of one path the last one up to whose position the chunks are all there."""
+    reached = {0}
+    for _, row in sorted(chunks, key=lambda met: met[1].record.start):
+        if row.record.start in reached:
+            reached.add(row.record.end)
+    found = [(id_, row) for id_, row in checkpoints if row.record.start in reached]
+    return dict([max(found, key=lambda met: met[1].record.start)]) if found else {}
 
 
 def mark(index: Index, pins: list[Pin]) -> int:

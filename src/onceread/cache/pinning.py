@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from onceread.cache.chunk import Chunk
 from onceread.cache.contract import PINNABLE, Pin
 from onceread.cache.cuts import Tokens
 from onceread.cache.disk_side import DiskSide
@@ -34,7 +35,7 @@ class Pinning:
             match = self._holdings.tree.match(root, tokens)
             if match.length < len(tokens) or not len(tokens):
                 raise PathUnknown(f"{match.length} of {len(tokens)} tokens are stored: read it first")
-            chunks = [part.chunk for part in match.parts]
+            chunks = self._kept(root, tokens)
             pin = Pin(
                 id=uuid.uuid4().hex[:12],
                 name=name,
@@ -70,11 +71,10 @@ class Pinning:
 
     def listed(self, namespaces: Collection[bytes] | None) -> list[Pin]:
         """The pins of these namespaces, or all, with the bytes they take."""
-        tree = self._holdings.tree
         with self._lock:
             self._take_in()
             return [
-                replace(pin, bytes=sum(p.chunk.size for p in tree.match(pin.root, _tokens(pin)).parts))
+                replace(pin, bytes=sum(chunk.size for chunk in self._kept(pin.root, _tokens(pin))))
                 for pin in self._pins
                 if namespaces is None or pin.namespace in namespaces
             ]
@@ -96,13 +96,26 @@ class Pinning:
             self._disk.pins = None
             self._mark()
 
+    def checkpoint_came(self, root: bytes) -> None:
+        """There is a checkpoint that was not there: a pin may keep it now, and no longer the one below it."""
+        if any(pin.root == root for pin in self._pins):
+            self._mark()
+
     def _mark(self) -> None:
-        tree = self._holdings.tree
-        for chunk in tree:
+        for chunk in self._holdings.tree:
             chunk.pinned = False
         for pin in self._pins:
-            for part in tree.match(pin.root, _tokens(pin)).parts:
-                part.chunk.pinned = True
+            for chunk in self._kept(pin.root, _tokens(pin)):
+                chunk.pinned = True
+
+    def _kept(self, root: bytes, tokens: Tokens) -> list[Chunk]:
+        """What a pin of ``tokens`` keeps: their chunks, the deepest checkpoint and what it continues."""
+        tree = self._holdings.tree
+        parts = tree.match(root, tokens).parts
+        deepest = tree.checkpoint(root, tokens)
+        if deepest is not None:
+            parts = (*parts, *deepest.parts, deepest.state)
+        return list(dict.fromkeys(part.chunk for part in parts))
 
     def _refuse_unless_it_fits(self, added: int) -> None:
         budget = self._holdings.memory.budget

@@ -62,7 +62,7 @@ def adopt(directory: Directory, index: Index, key: Key) -> bool:
         return False
     index.add_model(head.fingerprint, head.label, status.st_mtime)
     record = head.record
-    worth = value(1, record.start, record.n, on_disk(status))
+    worth = value(1, *record.saved, on_disk(status))
     use = Use(hits=1, last_used=status.st_mtime, value=worth)
     index.insert(head.fingerprint, head.record, use, on_disk(status), pinned=False)
     return True
@@ -98,7 +98,9 @@ def give_up(directory: Directory, index: Index, key: Key, seen: tuple[int, int, 
 
 def shrink(directory: Directory, index: Index) -> int:
     """Evict what is over the budget. How many chunks went."""
-    victims, missing = index.evict()
+    victims, _ = index.evict_checkpoints()
+    others, missing = index.evict()
+    victims += others
     for victim in victims:
         directory.remove(victim.key)
     if missing:

@@ -8,7 +8,7 @@ from typing import Any
 from onceread.cache.contract import Key, Record, Use
 
 APPLICATION = 0x4F6E6365  # "Once"
-VERSION = 1
+VERSION = 2
 
 SCHEMA = """
 CREATE TABLE store (
@@ -16,13 +16,15 @@ CREATE TABLE store (
     generation TEXT NOT NULL,  -- another one after each rebuild: numbers of before mean nothing then
     budget INTEGER,            -- of the directory; NULL until somebody who knows it has opened it
     clock REAL NOT NULL,       -- the highest priority ever evicted
+    checkpoint_clock REAL NOT NULL,  -- the same, with those that went for lack of room among checkpoints
     seq INTEGER NOT NULL,
     pins INTEGER NOT NULL      -- counts changes of the pins
 );
 CREATE TABLE models (fingerprint BLOB PRIMARY KEY, label TEXT NOT NULL, last_used REAL NOT NULL);
 CREATE TABLE chunks (
     id INTEGER PRIMARY KEY,
-    name BLOB NOT NULL, start INTEGER NOT NULL, n INTEGER NOT NULL,
+    name BLOB NOT NULL, start INTEGER NOT NULL, n INTEGER NOT NULL,  -- no tokens: a checkpoint
+    reach INTEGER NOT NULL,
     fingerprint BLOB NOT NULL, namespace BLOB NOT NULL, root BLOB NOT NULL, parent BLOB NOT NULL,
     file_bytes INTEGER NOT NULL, pinned INTEGER NOT NULL, seq INTEGER NOT NULL,
     hits INTEGER NOT NULL, last_used REAL NOT NULL, value REAL NOT NULL, priority REAL NOT NULL,
@@ -33,17 +35,18 @@ CREATE INDEX by_parent ON chunks (parent);
 CREATE INDEX by_root ON chunks (root);
 CREATE INDEX by_seq ON chunks (fingerprint, seq, name, start);
 CREATE INDEX by_priority ON chunks (pinned, priority, last_used, start DESC, name);
+CREATE INDEX checkpoints ON chunks (pinned, priority, last_used, start DESC, name, file_bytes) WHERE n = 0;
 CREATE INDEX by_size ON chunks (fingerprint, pinned, file_bytes, n);
 -- Room that is taken and not filled yet. Not in chunks: two processes may be writing the same one.
 CREATE TABLE writing (
     id TEXT PRIMARY KEY, owner TEXT NOT NULL, name BLOB NOT NULL, start INTEGER NOT NULL, parent BLOB NOT NULL,
-    bytes INTEGER NOT NULL
+    bytes INTEGER NOT NULL, checkpoint INTEGER NOT NULL
 );
 CREATE INDEX writing_by_parent ON writing (parent);
 CREATE TABLE removals (seq INTEGER PRIMARY KEY, name BLOB NOT NULL, start INTEGER NOT NULL);
 """
 
-COLUMNS = """root, namespace, name, parent, start, tokens, spelled, lengths,
+COLUMNS = """root, namespace, name, parent, start, tokens, spelled, lengths, reach,
     fingerprint, hits, last_used, value, file_bytes, pinned, seq"""
 
 
@@ -95,11 +98,13 @@ class Totals:
     """What all chunks take together, or all of one model."""
 
     bytes: int
-    chunks: int
+    chunks: int  # without checkpoints
     tokens: int
     pinned_bytes: int
     budget: int  # 0: not known
     evictions: int = 0  # by this process, since it opened the directory
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0  # of ``bytes``
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +114,13 @@ class StoreState:
     generation: str
     budget: int | None
     clock: float
+    checkpoint_clock: float
     seq: int
     pins: int
 
 
 def row_of(row: tuple[Any, ...]) -> Row:
     """What ``COLUMNS`` selects."""
-    record = Record(*row[:8])
-    fingerprint, hits, last_used, value, file_bytes, pinned, seq = row[8:]
+    record = Record(*row[:9])
+    fingerprint, hits, last_used, value, file_bytes, pinned, seq = row[9:]
     return Row(record, fingerprint, Use(hits, last_used, value), file_bytes, bool(pinned), seq)

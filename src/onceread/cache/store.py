@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
+from onceread.cache.checkpoints import Checkpoints
 from onceread.cache.chunk import Chunk
 from onceread.cache.contract import CacheStats, Key, PathPage, Pin, TierStats
 from onceread.cache.cuts import Cutter, Tokens
@@ -19,7 +20,7 @@ from onceread.cache.holdings import Cut, Holdings
 from onceread.cache.listing import Node, page, path_named
 from onceread.cache.names import namespace_id, prefix_name, root_name
 from onceread.cache.pinning import Pinning
-from onceread.cache.tree import Match, Part
+from onceread.cache.tree import Checkpoint, Match, Part
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ class Store:
 
     ``spelled``: what each token is in text (`names.spell`). ``cut`` splits a blob after so many tokens.
     ``disk_problem`` says why there is no disk although there should be. ``wake`` is called, on any thread,
-    when a fetch is done.
+    when a fetch is done. ``checkpointed``: sequences of this model can go on at checkpoints only, so that chunks are
+    worth nothing without one.
     """
 
     def __init__(
@@ -44,11 +46,12 @@ class Store:
         disk: DiskTier | None = None,
         disk_problem: str | None = None,
         wake: Callable[[], None] = lambda: None,
+        checkpointed: bool = False,
     ) -> None:
         self.fingerprint = fingerprint
         self.label = label
         self._cutter = cutter
-        self._holdings = Holdings(spelled, memory_bytes, cut)
+        self._holdings = Holdings(spelled, memory_bytes, cut, checkpointed=checkpointed)
         self._lock = self._holdings.lock
         self._tree = self._holdings.tree
         self._memory = self._holdings.memory
@@ -58,6 +61,7 @@ class Store:
         self._disk_problem = disk_problem
         self._disk = DiskSide(disk, self._holdings, wake) if disk is not None else None
         self._pinning = Pinning(fingerprint, self._holdings, self._disk)
+        self._checkpoints = Checkpoints(self._holdings, self._disk, self._pinning, self._split_at)
         if self._disk is not None:
             try:
                 self._disk.read_index()
@@ -70,6 +74,11 @@ class Store:
         """The longest known prefix of ``tokens``, and the chunks that hold it."""
         with self._lock:
             return self._tree.match(self._root(namespace), tokens)
+
+    def checkpoint(self, namespace: str | bytes, tokens: Tokens) -> Checkpoint | None:
+        """The deepest position within ``tokens`` that a sequence can go on from, and what to load for that."""
+        with self._lock:
+            return self._checkpoints.deepest(self._root(namespace), tokens)
 
     def match_text(self, namespace: str | bytes, text: bytes) -> Tokens:
         """The tokens of the known path whose text agrees longest with ``text``; see `ChunkTree.match_text`."""
@@ -90,19 +99,23 @@ class Store:
     def use(self, namespace: str | bytes, tokens: Tokens, *, text: bool) -> None:
         """A request uses ``tokens``, wherever they come from: what holds them is worth more now.
 
+        So is the checkpoint that serves: the deepest one before the last token, which is always evaluated.
         ``text`` says that the request gave them as text.
         """
         now = time.time()
         with self._lock:
-            parts = self._tree.match(self._root(namespace), tokens).parts
-            for part in parts:
-                chunk = part.chunk
+            root = self._root(namespace)
+            chunks = [part.chunk for part in self._tree.match(root, tokens).parts]
+            serving = self._checkpoints.deepest(root, tokens[:-1])
+            if serving is not None:
+                chunks.append(serving.state.chunk)
+            for chunk in chunks:
                 chunk.hits += 1
                 chunk.last_used = now
                 chunk.text |= text
                 self._memory.use(chunk)
             if self._disk is not None:
-                self._disk.touch([part.chunk for part in parts])
+                self._disk.touch(chunks)
 
     def refresh(self, timeout: float = 0.25) -> None:
         """Take in what other processes wrote to the directory. Waits no longer than ``timeout`` seconds."""
@@ -111,10 +124,13 @@ class Store:
 
     # -- keeping -----------------------------------------------------------
 
-    def gap(self, namespace: str | bytes, tokens: Tokens, *, final: bool) -> tuple[int, int] | None:
+    def gap(
+        self, namespace: str | bytes, tokens: Tokens, *, final: bool, cuts: Sequence[int] = ()
+    ) -> tuple[int, int] | None:
         """The first stretch of ``tokens`` that is not stored and is to be, as positions; None if there is none.
 
-        While a sequence grows (not ``final``) only whole chunks are stored, so that none is written twice.
+        While a sequence grows (not ``final``) only whole chunks are stored, so that none is written twice. Chunks
+        also end at ``cuts``: positions in ascending order, where checkpoints are to be.
         """
         with self._lock:
             match = self._tree.match(self._root(namespace), tokens)
@@ -128,10 +144,10 @@ class Store:
             start = match.length
             if match.parts and match.parting is None:
                 last = match.parts[-1].chunk
-                end = self._cutter.end(tokens, last.start, final=final)
+                end = self._cutter.end(tokens, last.start, final=final, cuts=cuts)
                 if self._may_grow(last) and (end is None or end > last.end):
                     start = last.start
-            end = self._cutter.end(tokens, start, final=final)
+            end = self._cutter.end(tokens, start, final=final, cuts=cuts)
             return None if end is None else (start, end)
 
     def _may_grow(self, chunk: Chunk) -> bool:
@@ -158,7 +174,7 @@ class Store:
             key = Key(prefix_name(root, tokens[:end].tobytes()), start)
             if self._tree.get(key) is not None:
                 return True
-            chunk = Chunk(root, parent, key, tokens[start:end].tobytes(), text=text)
+            chunk = self._holdings.chunk(root, parent, key, tokens[start:end].tobytes(), text=text)
             shorter = [
                 c
                 for c in self._tree.children(parent)
@@ -182,6 +198,26 @@ class Store:
                 self._disk.write(chunk, replaces=[old.key for old in shorter if old.file_bytes])
             self._grown.notify_all()
             return True
+
+    def room_for_checkpoint(self, namespace: str | bytes, tokens: Tokens, size: int) -> bool:
+        """Make room in RAM for a checkpoint of ``size`` bytes at the end of ``tokens``, before it is taken.
+
+        False if there is one already, or there can't be room: it would take more than half of the budget with
+        those that must stay.
+        """
+        with self._lock:
+            return self._checkpoints.room(self._root(namespace), tokens, size)
+
+    def put_checkpoint(
+        self, namespace: str | bytes, tokens: Tokens, blob: bytes, *, reach: int, text: bool = True
+    ) -> bool:
+        """Keep the state from which a sequence can go on at the end of ``tokens``, all of which must be stored.
+
+        ``reach``: tokens back to the nearest lower checkpoint of the path, or to its beginning. False if it could
+        not be kept.
+        """
+        with self._lock:
+            return self._checkpoints.put(self._root(namespace), tokens, blob, reach, text=text)
 
     def _give_back(self, key: Key, blob: bytes) -> bool:
         """Something known is read again, for it could not be had from disk."""
@@ -289,6 +325,8 @@ class Store:
                 exported_chunks_total=self._exported,
                 refused_chunks_total=self._holdings.refused,
                 split_chunks_total=self._split,
+                exported_checkpoints_total=self._checkpoints.exported,
+                refused_checkpoints_total=self._holdings.refused_checkpoints,
             )
         if disk is not None:
             return replace(stats, disk=disk.stats())

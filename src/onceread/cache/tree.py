@@ -6,6 +6,9 @@
 
 Chunks hang together by names alone: the children of a chunk are those whose parent is the name it ends. So a
 chunk may come before its parent, and two that end the same prefix have the same children.
+
+A checkpoint hangs on the prefix it belongs to. It is no child, for nothing is matched against it; but what it hangs
+on is no leaf, and is never replaced by something longer.
 """
 
 from __future__ import annotations
@@ -44,6 +47,14 @@ class Match(NamedTuple):
         return None
 
 
+class Checkpoint(NamedTuple):
+    """A position that a sequence can go on from: the chunks up to there, and the state that belongs to it."""
+
+    parts: tuple[Part, ...]  # all of [0, length), in whole chunks
+    state: Part  # of no tokens, at ``length``
+    length: int  # tokens
+
+
 class ChunkTree:
     """Not thread-safe: the store's lock stands before it."""
 
@@ -55,6 +66,7 @@ class ChunkTree:
         # processes cut differently.
         self._children: dict[bytes, dict[int, list[Chunk]]] = {}
         self._ends: dict[bytes, list[Chunk]] = {}  # by the prefix they end
+        self._checkpoints: dict[bytes, Chunk] = {}  # by the prefix they belong to
 
     def __len__(self) -> int:
         return len(self._chunks)
@@ -68,12 +80,18 @@ class ChunkTree:
     def add(self, chunk: Chunk) -> None:
         assert chunk.key not in self._chunks
         self._chunks[chunk.key] = chunk
+        if chunk.is_checkpoint:
+            self._checkpoints[chunk.parent] = chunk
+            return
         siblings = self._children.setdefault(chunk.parent, {})
         siblings.setdefault(int(chunk.array[0]), []).append(chunk)
         self._ends.setdefault(chunk.key.name, []).append(chunk)
 
     def remove(self, chunk: Chunk) -> None:
         del self._chunks[chunk.key]
+        if chunk.is_checkpoint:
+            del self._checkpoints[chunk.parent]
+            return
         first = int(chunk.array[0])
         siblings = self._children[chunk.parent]
         siblings[first].remove(chunk)
@@ -90,8 +108,15 @@ class ChunkTree:
         for chunks in self._children.get(name, {}).values():
             yield from chunks
 
+    def following(self, name: bytes) -> Iterator[Chunk]:
+        """The chunks that continue a prefix, and its checkpoint."""
+        yield from self.children(name)
+        if name in self._checkpoints:
+            yield self._checkpoints[name]
+
     def has_children(self, name: bytes) -> bool:
-        return name in self._children
+        """Does anything hang on a prefix, be it a checkpoint?"""
+        return name in self._children or name in self._checkpoints
 
     def ending(self, name: bytes) -> Sequence[Chunk]:
         """The chunks that end a prefix."""
@@ -101,6 +126,32 @@ class ChunkTree:
         """The longest known prefix of ``tokens``, token by token; names alone are never trusted."""
         best: tuple[Part, ...] = ()
         best_length = 0
+        for path in self._ways(root, tokens):
+            if path[-1].end > best_length:
+                best, best_length = path, path[-1].end
+        return Match(best, best_length)
+
+    def cover(self, root: bytes, tokens: Tokens) -> tuple[Part, ...] | None:
+        """All of ``tokens`` in whole chunks, if they are there."""
+        for path in self._ways(root, tokens):
+            if path[-1].end == len(tokens) == path[-1].chunk.end:
+                return path
+        return None
+
+    def checkpoint(self, root: bytes, tokens: Tokens, *, in_ram: bool = False) -> Checkpoint | None:
+        """The deepest checkpoint within ``tokens`` up to which all chunks are there; all of it ``in_ram`` if wanted."""
+        best: Checkpoint | None = None
+        for path in self._ways(root, tokens, in_ram=in_ram):
+            last = path[-1]
+            state = self._checkpoints.get(last.chunk.key.name)
+            if state is None or last.end < last.chunk.end or (in_ram and state.blob is None):
+                continue
+            if best is None or last.end > best.length:
+                best = Checkpoint(path, Part(state, last.end, last.end), last.end)
+        return best
+
+    def _ways(self, root: bytes, tokens: Tokens, *, in_ram: bool = False) -> Iterator[tuple[Part, ...]]:
+        """Every way to a known prefix of ``tokens``: whole chunks, of the last one perhaps the beginning alone."""
         # Covers may overlap, so that several chunks can lead on. Each prefix is looked at once; all that
         # are reached are prefixes of ``tokens`` and differ by their length alone.
         reached: dict[bytes, tuple[Part, ...]] = {root: ()}
@@ -110,14 +161,14 @@ class ChunkTree:
             if position >= len(tokens):
                 continue
             for chunk in self._children.get(name, {}).get(int(tokens[position]), ()):
+                if in_ram and chunk.blob is None:
+                    continue
                 n = _common(chunk.array, tokens[position:])
                 path = (*reached[name], Part(chunk, position, position + n))
-                if position + n > best_length:
-                    best, best_length = path, position + n
                 if n == chunk.n and chunk.key.name not in reached:
                     reached[chunk.key.name] = path
                     open_ends.append((chunk.end, chunk.key.name))
-        return Match(best, best_length)
+                yield path
 
     def match_text(self, root: bytes, text: bytes) -> Tokens:
         """The tokens of the known path that agrees with the longest beginning of ``text``, spelled by `names.spell`.

@@ -9,6 +9,9 @@ used on three occasions outlives two turnovers of the tier, and one that was use
 index on disk has the clock of the method that this comes from, GreedyDual-Size-Frequency (L. Cherkasova, "Improving
 WWW Proxies Performance with Greedy-Dual-Size-Frequency Caching Policy", HP Laboratories 1998): it rises to the worth
 of whatever is evicted.
+
+Where a model can go on at checkpoints only, a checkpoint is worth the tokens back to the next lower one, and a chunk
+nothing by itself: chunks stay as long as a checkpoint hangs on them, and go before everything else once none does.
 """
 
 from __future__ import annotations

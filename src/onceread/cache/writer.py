@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from onceread.cache import chunkfile, pinfiles, rebuild
-from onceread.cache.contract import Key, Pin, Record, Use
+from onceread.cache.contract import CHECKPOINTS, Key, Pin, Record, Use
 from onceread.cache.database import Database, unusable
 from onceread.cache.directory import Directory, on_disk, rounded
 from onceread.cache.errors import DiskUnusable
@@ -103,7 +103,7 @@ class Writer:
                 index.delete([record.key])
             self._give_back_forgotten(index)
             victims = self._make_room(index, work.size, record)
-            index.reserve(work.place, record.parent, work.size)
+            index.reserve(work.place, record.parent, work.size, checkpoint=record.is_checkpoint)
             return None, victims
 
         with self._lock:
@@ -156,12 +156,19 @@ class Writer:
         if (state.generation, state.pins) != self._pins_read[0]:
             self._pins_read = (state.generation, state.pins), self._pins.read()
         pins = [pin for pin in self._pins_read[1] if pin.root == record.root]
-        if pinfiles.covers(pins, record):
+        if not pinfiles.covers(pins, record):
+            return
+        if record.is_checkpoint:  # where it is the deepest now, it takes another one's place
+            pinfiles.mark(index, self._pins_read[1])
+        else:
             index.set_pinned([id_ for pin in pins for id_ in pinfiles.rows_of(index, pin)], others=False)
 
     def _make_room(self, index: Index, size: int, record: Record) -> list[Victim]:
         budget = index.state().budget
-        if budget is not None and index.total() + size > budget:
+        if budget is not None and (
+            index.total() + size > budget
+            or (record.is_checkpoint and index.checkpoint_total() + size > budget * CHECKPOINTS)
+        ):
             rebuild.reap(self._directory, index, self._owner.id)
         victims = index.make_room(size, record)
         for victim in victims:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 _SHORT_ID = 8
 _MIB = 1024 * 1024
+_REST = (
+    *("unwritten_bytes", "oldest_unwritten_s", "exported_chunks", "refused_chunks", "split_chunks"),
+    *("exported_checkpoints", "refused_checkpoints"),
+)
 _TIER_NAMES = {"memory": "RAM", "disk": "disk", "shared": "shared"}
 
 
@@ -86,8 +90,7 @@ def show_overview(console: Console, found: Overview) -> None:
         print_tabs([("prompt_tokens.total", found.prompt_tokens.total)])
         print_tabs([("prompt_tokens.evaluated", found.prompt_tokens.evaluated)])
         print_tabs((f"prompt_tokens.{source}", value) for source, value in by_source.items())
-        rest = ("unwritten_bytes", "oldest_unwritten_s", "exported_chunks", "refused_chunks", "split_chunks")
-        print_tabs((field, getattr(found, field)) for field in rest)
+        print_tabs((field, getattr(found, field)) for field in _REST)
         return
     table = _table("tier", ">MiB", ">of", ">pinned", ">tokens", ">hits", ">evicted", "state")
     for name, tier in tiers.items():
@@ -108,6 +111,13 @@ def show_overview(console: Console, found: Overview) -> None:
         f"{found.context.residents} finished sequences kept",
         f"prompts  {prompt.total:,} tokens, of which {prompt.evaluated:,} were computed",
     ]
+    lines += [
+        f"{_TIER_NAMES[name]} has {_count(tier.checkpoints, 'checkpoint')} of {_mib(tier.checkpoint_bytes)} MiB"
+        for name, tier in tiers.items()
+        if tier.checkpoints
+    ]
+    if found.refused_checkpoints:
+        lines.append(f"refused  {_count(found.refused_checkpoints, 'checkpoint')}, for lack of room in RAM")
     if found.unwritten_bytes:
         lines.append(f"unwritten  {_mib(found.unwritten_bytes)} MiB, for {found.oldest_unwritten_s:.1f} s")
     if found.detail:

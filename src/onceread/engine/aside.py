@@ -6,8 +6,9 @@ import logging
 
 from onceread.engine.pool import SequencePool
 from onceread.engine.reply import Phase, Reply
+from onceread.native import checkpoints
 from onceread.native.context import Context
-from onceread.native.errors import StateImportFailed
+from onceread.native.errors import SequenceWrong, StateImportFailed
 
 logger = logging.getLogger(__name__)
 
@@ -16,8 +17,10 @@ def set_aside(reply: Reply, context: Context, pool: SequencePool) -> None:
     """Move a running reply's state out of the context."""
     sequence = reply.sequence
     assert sequence is not None
-    reply.aside = context.export_sequence(sequence.id, len(sequence)) if len(sequence) else b""
-    reply.aside_tokens = sequence.tokens.copy()
+    # What is half loaded is loaded again: it can't be gone on from.
+    kept = len(sequence) if sequence.settled else 0
+    reply.aside = context.export_sequence(sequence.id, kept) if kept else b""
+    reply.aside_tokens = sequence.tokens[:kept].copy()
     reply.aside_phase = reply.phase
     reply.aside_alignable = sequence.alignable
     reply.phase = Phase.ASIDE
@@ -38,9 +41,13 @@ def bring_back(reply: Reply, context: Context, pool: SequencePool) -> None:
         return
     try:
         context.import_sequence(sequence.id, blob, len(tokens))
-    except StateImportFailed as error:
+        if not pool.cuttable:
+            checkpoints.verify(context, sequence.id, len(tokens))
+    except (StateImportFailed, SequenceWrong) as error:
         # Never wrong before never twice: read it again.
         logger.error("a reply set aside did not come back from RAM (%s); it is read again", error)
+        context.drop(sequence.id)
         reply.read_again(tokens)
         return
     sequence.append(tokens, pool.ledger.take(tokens, 0))
+    sequence.marks = list(reply.marks or [])

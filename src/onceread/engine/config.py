@@ -14,7 +14,7 @@ from onceread.native.errors import ContextTooLarge
 from onceread.native.model import MemoryKind, Model
 
 MAX_RESIDENTS = 32
-MAX_RESIDENTS_RECURRENT = 2  # each costs a whole recurrent state, used or not
+MAX_RESIDENTS_CHECKPOINTED = 2  # each costs a whole window or recurrent state, used or not
 EngineState = Literal["loading", "ok", "failed"]
 
 
@@ -42,6 +42,7 @@ class EngineConfig:
     # A slice of prefill beside running streams takes about this long, so that they stall no longer.
     slice_seconds: float = 0.5
     min_slice: int = 32
+    exact: bool = False  # replies from cache bit for bit as without it: see exact.py
     # Hold the account of cells against every sequence after each plan (tests and debugging).
     check: bool = False
 
@@ -101,8 +102,8 @@ def context_params(model: Model, config: EngineConfig) -> ContextParams:
         )
     threads = config.threads or default_threads()
     residents = config.max_residents
-    if model.memory_kind is MemoryKind.RECURRENT:
-        residents = min(residents, MAX_RESIDENTS_RECURRENT)
+    if model.memory_kind is not MemoryKind.PLAIN:
+        residents = min(residents, MAX_RESIDENTS_CHECKPOINTED)
     return ContextParams(
         n_ctx=n_ctx,
         n_seq_max=config.parallel + residents + 1,

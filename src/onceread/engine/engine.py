@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 
 from onceread.cache.store import Store
@@ -18,14 +19,16 @@ from onceread.engine.errors import (
     QueueFull,
     ShuttingDown,
 )
+from onceread.engine.exact import exact_config
 from onceread.engine.reply import Job, Reply
 from onceread.engine.request import Request, RequestHandle
 from onceread.engine.scheduler import Scheduler
 from onceread.engine.sequence import as_tokens
 from onceread.engine.storage import open_store
+from onceread.native import checkpoints
 from onceread.native.batch import Batch
 from onceread.native.context import Context
-from onceread.native.errors import SamplerInvalid
+from onceread.native.errors import SamplerInvalid, StateLayoutUnknown
 from onceread.native.model import Model
 from onceread.native.samplers import Sampler
 
@@ -46,14 +49,15 @@ class Engine:
 
     def __init__(self, model: Model, config: EngineConfig | None = None) -> None:
         self.model = model
-        self.config = config or EngineConfig()
+        config = config or EngineConfig()
+        self.config = exact_config(model, config) if config.exact else config
         self.params = context_params(
             model, self.config
         )  # fails here, on the caller's thread, if it can't fit
         self.state: EngineState = "loading"
         self.failure: str | None = None
         self.n_ctx = self.params.n_ctx
-        self.limit = min(self.n_ctx, model.n_ctx_train or self.n_ctx)
+        self.limit = self._positions()
         self._inbox: deque[Job] = deque()
         self._wake = threading.Condition()
         self._order = 0
@@ -166,6 +170,11 @@ class Engine:
             self._woken = True
             self._wake.notify()
 
+    def _positions(self) -> int:
+        """Tokens of one request, prompt and reply together, at most."""
+        cells = self.n_ctx - 1 if self.config.exact else self.n_ctx  # one for what pads a batch
+        return min(cells, self.model.n_ctx_train or cells)
+
     def _refuse_if_down(self) -> None:
         if self._closing:
             raise ShuttingDown("the server is shutting down")
@@ -215,7 +224,7 @@ class Engine:
         try:
             context = Context(self.model, self.params)
             self.n_ctx = context.n_ctx
-            self.limit = min(self.n_ctx, self.model.n_ctx_train or self.n_ctx)
+            self.limit = self._positions()
             sample = self._warm_up(context)
             self.store = open_store(context, self.config, sample, self._wake_up)
             scheduler = Scheduler(context, self.config, self.limit, self.store)
@@ -258,14 +267,19 @@ class Engine:
             logger.exception("what was read last could not be remembered")
 
     def _warm_up(self, context: Context) -> bytes:
-        """Decode something, for the first decode touches every page of the weights. The state it left."""
+        """Decode something, for the first decode touches every page of the weights. The attention it left."""
         batch = Batch(4)
         vocab = self.model.vocab
         token = max(vocab.bos, vocab.eos, 0)
+        sample = b""
         try:
             batch.add([token, token], 0, 0, logits_last=True)
             context.decode(batch)
-            sample = context.export_sequence(0, 2)
+            if not checkpoints.needs_checkpoints(context):
+                sample = context.export_sequence(0, 2)
+            else:
+                with suppress(StateLayoutUnknown):  # then nothing can be stored, and open_store says so
+                    sample = checkpoints.segment(context, 0, 0, 2)
             context.clear()
         finally:
             batch.close()

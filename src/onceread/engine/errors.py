@@ -45,5 +45,9 @@ class InvalidRequest(EngineError):
         self.param = param
 
 
+class ExactUnavailable(EngineError):
+    """Exact mode is not to be had with this model or these settings."""
+
+
 class EngineFailed(EngineError):
     """llama.cpp failed under this request; the message says how."""

@@ -22,11 +22,11 @@ from onceread.native.context import Context
 
 logger = logging.getLogger(__name__)
 
-_FORMAT = 1  # of what is hashed here
+_FORMAT = 2  # of what is hashed here
 
 
-def fingerprint(context: Context, content: bytes, sample: bytes) -> bytes:
-    """32 bytes. ``content``: the model file's digest. ``sample``: any state of the context, for its layout.
+def fingerprint(context: Context, content: bytes, sample: bytes, *, exact: bool = False) -> bytes:
+    """32 bytes. ``content``: the model file's digest. ``sample``: the attention of any range, for its layout.
 
     The layout says what ``auto`` came to: with flash attention values are not transposed.
     """
@@ -40,6 +40,8 @@ def fingerprint(context: Context, content: bytes, sample: bytes) -> bytes:
         "types": [params.type_k, params.type_v],
         "layout": [layout.v_trans, layout.kinds],
         "unified": True,
+        "exact": exact,  # else tokens that were decoded one by one have other bits
+        "window": [context.window, params.swa_full],
         # Some models have other RoPE factors for contexts beyond the one they were first trained with.
         "long_context": bool(original) and context.n_ctx > int(original),
         "rotation_disabled": os.environ.get("LLAMA_ATTN_ROT_DISABLE", ""),

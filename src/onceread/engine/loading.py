@@ -15,12 +15,20 @@ class Loading:
     def begin(self, reply: Reply) -> None:
         """Load what the store has of the reply's prompt beyond its sequence."""
         if self._recaller is not None and reply.sequence is not None:
-            reply.recall = self._recaller.begin(reply.prompt, reply.sequence)
+            job = reply.job
+            reply.recall = self._recaller.begin(reply.prompt, reply.sequence, (job.kept, dict(job.loaded)))
+            if reply.leads and not len(reply.sequence):
+                job.kept = 0  # what was shared could not be gone on from
 
     def cancel(self, reply: Reply) -> None:
         if self._recaller is not None and reply.recall is not None:
             self._recaller.cancel(reply.recall)
             reply.recall = None
+
+    @staticmethod
+    def _count(reply: Reply) -> None:
+        assert reply.recall is not None
+        reply.job.kept, reply.job.loaded = reply.recall.counts()
 
     def turn(self, active: list[Reply], clock: int) -> bool:
         """Load what is there, but beside running streams one chunk only. False if nothing was."""
@@ -30,14 +38,14 @@ class Loading:
             assert self._recaller is not None
             while reply.recall is not None:
                 loaded = self._recaller.step(reply.recall, clock)
+                if reply.leads:
+                    self._count(reply)
                 if reply.recall.over:
                     reply.recall = None
                     progress = True
-                if loaded is None:
+                if not loaded:
                     break
                 progress = True
-                if reply.leads:
-                    reply.job.loaded[loaded.source] += loaded.n
                 if streams:
                     return True
         return progress

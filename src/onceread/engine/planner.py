@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from onceread.cache.store import Store
 from onceread.engine.alignment import Aligner, Join
+from onceread.engine.marks import NEAR
 from onceread.engine.pool import SequencePool
 from onceread.engine.sequence import Sequence, Tokens, common_prefix
+
+
+class Promise(NamedTuple):
+    """What a sequence that is being read will hold, and where a decode is going to begin next."""
+
+    prompt: Tokens
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +27,17 @@ class Plan:
 
     ``prompt`` is what will be in the context: aligned, with at least one token more than is known, since
     logits need a decode. ``source`` is None if nothing in the context fits. While ``source`` is shorter than
-    ``kept`` it is just being read by another request: wait for it.
+    ``kept`` it is just being read by another request: wait for it. ``resumes`` says that ``source`` is a resident
+    that can be gone on from as it is.
     """
 
     prompt: Tokens
     source: Sequence | None = None
     kept: int = 0
-    stored: int = 0  # tokens from position 0 on that the store has
+    stored: int = 0  # tokens from position 0 on that the store has, and can be gone on from
+    known: int = 0  # tokens that were read by anyone, also where they can't be gone on from
+    resumes: bool = False
+    mark: bool = False  # a checkpoint is to be taken at ``kept``, of a sequence that is being read
 
     @property
     def must_wait(self) -> bool:
@@ -40,22 +53,25 @@ class Planner:
         self._store = store
         self._limit = limit
 
-    def plan(self, prompt: Tokens, namespace: str, alignable: bool, promised: dict[int, Tokens]) -> Plan:
-        """``promised``: for sequences that are being read, by id, the whole prompt they will hold."""
+    def plan(self, prompt: Tokens, namespace: str, alignable: bool, promised: dict[int, Promise]) -> Plan:
+        """``promised``: for sequences that are being read, by id, what they will hold."""
         whole = prompt
         if alignable:
             whole = self._aligned(prompt, namespace, promised)
+        plan = self._plan_plain if self._pool.cuttable else self._plan_checkpointed
+        return plan(whole, namespace, promised)
+
+    def _plan_plain(self, whole: Tokens, namespace: str, promised: dict[int, Promise]) -> Plan:
         stored = 0
         if self._store is not None:
             stored = self._store.match(namespace, whole[:-1]).length
         best, best_rank = Plan(whole, stored=stored), (stored, 1, 0)
         for source in self._sources(namespace):
-            tokens = promised.get(source.id, source.tokens)
-            kept = min(common_prefix(tokens, whole), len(whole) - 1)
-            resumable = source in self._pool.residents and kept == len(source)
-            if not kept or not (resumable or self._pool.cuttable):
+            kept = min(common_prefix(_held(source, promised), whole), len(whole) - 1)
+            if not kept:
                 continue
-            plan = Plan(whole, source, kept, stored)
+            resumable = source in self._pool.residents and kept == len(source)
+            plan = Plan(whole, source, kept, stored, resumes=resumable)
             # The most of the prompt first; then what is there already; then what lies in the context; then
             # what need not be branched.
             known = kept if plan.must_wait else max(kept, stored)
@@ -64,13 +80,41 @@ class Planner:
                 best, best_rank = plan, rank
         return best
 
-    def _aligned(self, prompt: Tokens, namespace: str, promised: dict[int, Tokens]) -> Tokens:
+    def _plan_checkpointed(self, whole: Tokens, namespace: str, promised: dict[int, Promise]) -> Plan:
+        """A resident as it is, or a checkpoint of the store with what attention the context has before it."""
+        last = len(whole) - 1
+        stored = known = 0
+        if self._store is not None:
+            found = self._store.checkpoint(namespace, whole[:last])
+            stored = found.length if found is not None else 0
+            known = self._store.match(namespace, whole[:last]).length
+        sources = [s for s in self._sources(namespace) if s.settled or s.id in promised]
+        common = {s: min(common_prefix(_held(s, promised), whole), last) for s in sources}
+        known = max([known, *common.values()])
+        resumable = [s for s in self._pool.residents if s in common and common[s] == len(s) > 0]
+        best = max(resumable, key=len, default=None)
+        if best is not None and len(best) >= stored:
+            plan = Plan(whole, best, len(best), known=known, resumes=True)
+        else:
+            lent = {s: min(common[s], len(s), stored) for s in sources if s.settled}
+            lender = max(lent, key=lambda s: lent[s], default=None)
+            kept = lent[lender] if lender is not None else 0
+            lender = lender if kept else None
+            plan = Plan(whole, lender, kept, stored, known)
+        # Whoever is reading the same will leave a checkpoint where the two part, if he is not behind it yet.
+        readers = [s for s in sources if s.id in promised and common[s] > promised[s.id].position]
+        reader = max(readers, key=lambda s: common[s], default=None) if self._store is not None else None
+        if reader is not None and common[reader] > max(plan.kept, plan.stored) + NEAR:
+            return Plan(whole, reader, common[reader], stored, known, mark=True)
+        return plan
+
+    def _aligned(self, prompt: Tokens, namespace: str, promised: dict[int, Promise]) -> Tokens:
         """The prompt's text with the tokens of the path that covers most of it."""
         best, best_rank = prompt, (0, 0)
         for source in self._sources(namespace):
-            tokens = promised.get(source.id, source.tokens)
+            tokens = _held(source, promised)
             join = self._join(tokens, prompt, align=source.alignable)
-            if join is None or (not self._pool.cuttable and join.kept != len(source)):
+            if join is None or not self._serves(source, join):
                 continue
             if (rank := (join.covered, 1)) > best_rank:
                 best, best_rank = np.concatenate([tokens[: join.kept], prompt[join.covered :]]), rank
@@ -85,6 +129,10 @@ class Planner:
                     best = np.concatenate([path[: join.kept], prompt[join.covered :]])
         return best
 
+    def _serves(self, source: Sequence, join: Join) -> bool:
+        """Can anything be gone on from, if the prompt begins as this sequence does?"""
+        return self._pool.cuttable or self._store is not None or join.kept == len(source)
+
     def _sources(self, namespace: str) -> list[Sequence]:
         return [s for s in self._pool.residents + self._pool.running if s.namespace == namespace]
 
@@ -97,3 +145,8 @@ class Planner:
             if aligned.kept + len(prompt) - aligned.covered < self._limit:
                 join = aligned
         return join if join.covered else None
+
+
+def _held(source: Sequence, promised: dict[int, Promise]) -> Tokens:
+    promise = promised.get(source.id)
+    return source.tokens if promise is None else promise.prompt

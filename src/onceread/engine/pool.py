@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 
 from onceread.engine.cells import CellLedger
 from onceread.engine.sequence import Sequence
+from onceread.native import checkpoints
 from onceread.native.context import Context
 from onceread.native.model import MemoryKind
 
@@ -23,15 +24,35 @@ class SequencePool:
         self.residents: list[Sequence] = []  # the last finished one last
         # The last id is the context's scratch sequence.
         self._free_ids = list(range(context.n_seq_max - 2, -1, -1))
-        # Can any prefix of a sequence be shared, or only the whole?
+        # Can any prefix of a sequence be shared, or only its attention, and all of it at a checkpoint?
         self.cuttable = context.model.memory_kind is MemoryKind.PLAIN
         self.evictions = 0
+        room = checkpoints.window_room(context)
+        window = context.window
+        # Where windows are short or sequences few, there is room for a window of each, and nothing to count.
+        self._window_room = room if room < window * context.n_seq_max + context.n_batch else 0
+        # Sequences that may run at a time, so that the windows of all fit.
+        self.most_running = context.n_seq_max
+        if self._window_room:
+            self.most_running = max(1, (room - context.n_batch) // window)
         # What is to be done with a finished sequence before it is dropped.
         self.before_eviction: Callable[[Sequence], None] = lambda sequence: None
 
     @property
     def n_sequences(self) -> int:
         return len(self.running) + len(self.residents)
+
+    @property
+    def most_sequences(self) -> int:
+        return self._context.n_seq_max - 1
+
+    @property
+    def free(self) -> int:
+        """Tokens that the next batch can have: each takes a cell, and in the cache of windows another one."""
+        if not self._window_room:
+            return self.ledger.free
+        held = sum(checkpoints.window_cells(self._context, len(s)) for s in self.running + self.residents)
+        return min(self.ledger.free, self._window_room - held)
 
     # -- taking ------------------------------------------------------------
 
@@ -48,16 +69,29 @@ class SequencePool:
         """A new running sequence over the first ``length`` tokens of ``source``, sharing its cells."""
         assert length == len(source) or (self.cuttable and length < len(source))
         sequence = self.open(source.namespace, source.alignable, keep=source)
-        if length == len(source):
-            self._context.share_all(source.id, sequence.id)
-        else:
+        if self.cuttable:
             self._context.share(source.id, sequence.id, 0, length)
-        if self._context.model.memory_kind is MemoryKind.PLAIN:
             self._context.verify(sequence.id, length)
+        else:
+            checkpoints.fork(self._context, source.id, sequence.id, length)
+        self._share_cells(source, sequence, length)
+        return sequence
+
+    def lend(self, source: Sequence, length: int) -> Sequence:
+        """The same for a memory that needs a checkpoint to go on: the new sequence waits to be settled."""
+        assert not self.cuttable
+        assert length <= len(source)
+        sequence = self.open(source.namespace, source.alignable, keep=source)
+        checkpoints.lend(self._context, source.id, sequence.id, length)
+        self._share_cells(source, sequence, length)
+        sequence.settled = False
+        return sequence
+
+    def _share_cells(self, source: Sequence, sequence: Sequence, length: int) -> None:
         cells = source.cells[:length]
         self.ledger.share(cells)
         sequence.append(source.tokens[:length], cells)
-        return sequence
+        sequence.marks = [mark for mark in source.marks if mark <= length]
 
     def resume(self, resident: Sequence) -> Sequence:
         """Take a resident as it is, to grow it."""
@@ -66,13 +100,30 @@ class SequencePool:
         resident.saved = resident.refused = False
         return resident
 
+    def resume_alone(self, resident: Sequence | None, length: int) -> Sequence | None:
+        """Take the first ``length`` tokens of a resident to grow them, and drop everything else.
+
+        So the cells of what runs lie in order from the first one on.
+        """
+        for other in list(self.residents):
+            if other is not resident:
+                self._evict(other)
+        if resident is None:
+            return None
+        self.before_eviction(resident)
+        self._context.truncate(resident.id, length)
+        self._context.verify(resident.id, length)
+        resident.truncate(length, self.ledger)
+        resident.looked = min(resident.looked, length)
+        return self.resume(resident)
+
     # -- giving back -------------------------------------------------------
 
     def retire(self, sequence: Sequence, clock: int) -> None:
         """A running sequence is finished: it stays as a resident, unless another one holds all of it."""
         self.running.remove(sequence)
         sequence.last_used = clock
-        if len(sequence) == 0 or self._held_elsewhere(sequence):
+        if len(sequence) == 0 or not sequence.settled or self._held_elsewhere(sequence):
             self._free(sequence)
             return
         # What the new resident contains adds nothing but an id.
@@ -86,6 +137,14 @@ class SequencePool:
         """Drop a running sequence and its state."""
         self.running.remove(sequence)
         self._free(sequence)
+
+    def empty(self, sequence: Sequence) -> None:
+        """Drop the state of a running sequence, which begins anew."""
+        self._context.drop(sequence.id)
+        sequence.release(self.ledger)
+        sequence.settled = True
+        sequence.marks = []
+        sequence.looked = 0
 
     def reset(self) -> None:
         """Forget everything, after a failure that leaves the context's content in doubt."""
@@ -107,7 +166,7 @@ class SequencePool:
 
     def make_room(self, n_cells: int, clock: int) -> bool:
         """Evict residents, least valuable first, until ``n_cells`` are free. False if that was not enough."""
-        while self.ledger.free < n_cells:
+        while self.free < n_cells:
             # A resident whose cells are all shared gives no room, whatever it is worth.
             useful = [r for r in self.residents if self.ledger.freed_by([r.cells])]
             if not useful and not self.residents:
@@ -117,6 +176,11 @@ class SequencePool:
             saved = [r for r in useful if r.saved]
             self._evict(self._least_valuable(saved or useful, clock))
         return True
+
+    def make_room_for_window(self, length: int, clock: int) -> bool:
+        """Evict residents until another sequence of ``length`` tokens can have a window. False if it can't."""
+        wanted = checkpoints.window_cells(self._context, length) if self._window_room else 0
+        return self.make_room(wanted, clock)
 
     def trim(self, cells: int, clock: int) -> None:
         """Drop residents that the store has, until those left take at most ``cells``; the last finished one stays.
@@ -150,11 +214,13 @@ class SequencePool:
         """Assert that ledger, sequences and llama.cpp agree."""
         for sequence in self.running + self.residents:
             self.ledger.check(sequence.cells, sequence.tokens)
+            if not sequence.settled:
+                continue  # llama.cpp does not tell how long its attention is
             in_context = self._context.length(sequence.id)
             assert in_context == len(sequence), f"{in_context} positions in llama.cpp, {len(sequence)} here"
         owned = {int(c) for s in self.running + self.residents for c in s.cells}
         assert len(owned) == self.ledger.used, f"{self.ledger.used - len(owned)} cells leaked"
-        assert len(self._free_ids) + self.n_sequences == self._context.n_seq_max - 1, "a sequence id leaked"
+        assert len(self._free_ids) + self.n_sequences == self.most_sequences, "a sequence id leaked"
 
     def _evict_for_id(self, keep: Sequence | None) -> None:
         candidates = [r for r in self.residents if r is not keep]
@@ -182,7 +248,7 @@ class SequencePool:
         return any(self._contains(s, sequence) for s in self.running + self.residents)
 
     def _contains(self, outer: Sequence, inner: Sequence) -> bool:
-        if outer.namespace != inner.namespace or outer.alignable < inner.alignable:
+        if outer.namespace != inner.namespace or outer.alignable < inner.alignable or not outer.settled:
             return False
         reachable = self.cuttable or len(outer) == len(inner)
         return reachable and outer.starts_with(inner.tokens)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,36 +12,45 @@ from onceread.cache.store import Store
 from onceread.cache.tree import Part
 from onceread.engine.pool import SequencePool
 from onceread.engine.sequence import Sequence, Tokens
-from onceread.native import stateblob
+from onceread.native import checkpoints, stateblob
 from onceread.native.context import Context
-from onceread.native.errors import StateImportFailed, StateLayoutUnknown
+from onceread.native.errors import SequenceWrong, StateImportFailed, StateLayoutUnknown
 
 logger = logging.getLogger(__name__)
 
 _AHEAD = 4  # chunks that are read from disk before they are needed
 _TRIES = 8  # times that a reply looks for another way to what it could not load
 
-
-class Loaded(NamedTuple):
-    """Tokens that came from a tier; 0 if none did just now."""
-
-    source: Source
-    n: int
+Counted = tuple[int, dict[Source, int]]
+"""Prompt tokens of a request that were shared in the context, and that were loaded, by source."""
 
 
 class Recall:
     """What one reply still has to load: tokens of ``prompt`` up to its last but one, into ``sequence``."""
 
-    def __init__(self, prompt: Tokens, sequence: Sequence, parts: tuple[Part, ...]) -> None:
+    def __init__(self, prompt: Tokens, sequence: Sequence, counted: Counted) -> None:
+        """``counted``: what the request was told of so far."""
         self.prompt = prompt
         self.sequence = sequence
-        self.todo = deque(parts)
+        self.todo: deque[Part] = deque()
         self.under_way: deque[tuple[Part, Fetch]] = deque()
         self.tries = 0
+        self._counted = counted
+        self.loaded: list[tuple[int, int, Source]] = []  # from, to, and whence
+        self.goal = 0  # where the sequence will end, of a memory that needs a checkpoint
 
     @property
     def over(self) -> bool:
         return not self.todo and not self.under_way
+
+    def counts(self) -> Counted:
+        """What the request is to be told now: nothing of what can't be gone on from."""
+        kept, loaded = self._counted
+        usable = len(self.sequence) if self.sequence.settled else 0
+        loaded = dict(loaded)
+        for start, end, source in self.loaded:
+            loaded[source] += max(0, min(end, usable) - start)
+        return min(kept, usable), loaded
 
 
 class Recaller:
@@ -54,37 +62,57 @@ class Recaller:
         self._store = store
         self._io_timeout = io_timeout
 
-    def begin(self, prompt: Tokens, sequence: Sequence) -> Recall | None:
+    def begin(self, prompt: Tokens, sequence: Sequence, counted: Counted) -> Recall | None:
         """Load what the store has of ``prompt`` beyond ``sequence``, all but the last token. None if it has nothing."""
-        parts = self._parts(prompt, sequence)
-        return Recall(prompt, sequence, parts) if parts else None
+        recall = Recall(prompt, sequence, counted)
+        recall.todo.extend(self._parts(recall))
+        if recall.over:
+            self._settle_for_less(recall)
+            return None
+        return recall
 
-    def _parts(self, prompt: Tokens, sequence: Sequence) -> tuple[Part, ...]:
-        match = self._store.match(sequence.namespace, prompt[:-1])
-        return tuple(part for part in match.parts if part.end > len(sequence))
+    def _parts(self, recall: Recall) -> list[Part]:
+        """What is to be loaded; for a memory that needs a checkpoint, that comes last."""
+        prompt, sequence = recall.prompt, recall.sequence
+        if self._pool.cuttable:
+            match = self._store.match(sequence.namespace, prompt[:-1])
+            return [part for part in match.parts if part.end > len(sequence)]
+        found = self._store.checkpoint(sequence.namespace, prompt[:-1])
+        if found is None or (sequence.settled and found.length <= len(sequence)):
+            return []
+        recall.goal = found.length
+        return [*(part for part in found.parts if part.end > len(sequence)), found.state]
 
-    def step(self, recall: Recall, clock: int) -> Loaded | None:
-        """Load one chunk if it is there. None if there is nothing to do but wait."""
+    def step(self, recall: Recall, clock: int) -> bool:
+        """Load one chunk if it is there. False if there is nothing to do but wait."""
         while recall.todo and len(recall.under_way) < _AHEAD:
             part = recall.todo.popleft()
             recall.under_way.append((part, self._store.fetch(part)))
         if not recall.under_way:
-            return None
+            return False
         part, fetch = recall.under_way[0]
         if not fetch.done and not self._store.stuck(self._io_timeout):
-            return None
+            return False
         recall.under_way.popleft()
-        used = 0
+        used, taken = 0, False
         try:
-            used = self._take(recall, part, fetch, clock)
-        except (StateImportFailed, StateLayoutUnknown) as error:
-            logger.error("a chunk of %d tokens can't be loaded, it is read again: %s", part.chunk.n, error)
+            if part.chunk.n:
+                used = self._take(recall, part, fetch, clock)
+                taken = used > 0
+            else:
+                taken = self._take_checkpoint(recall, part, fetch, clock)
+        except (StateImportFailed, StateLayoutUnknown, SequenceWrong) as error:
+            what = f"a chunk of {part.chunk.n} tokens" if part.chunk.n else f"the checkpoint at {part.start}"
+            logger.error("%s can't be loaded, it is read again: %s", what, error)
             self._store.spoil(part.chunk)
+            if not self._pool.cuttable:
+                self._pool.empty(recall.sequence)  # as llama.cpp's sequence is now
+                recall.loaded.clear()
         finally:
             self._store.close_fetch(fetch, used)
-        if not used:
+        if not taken:
             self._look_again(recall, part)
-        return Loaded(fetch.source, used)
+        return True
 
     def _take(self, recall: Recall, part: Part, fetch: Fetch, clock: int) -> int:
         sequence, chunk = recall.sequence, part.chunk
@@ -102,19 +130,42 @@ class Recaller:
             blob = stateblob.cut(blob, start - chunk.start)[1]
         if not self._pool.make_room(end - start, clock):
             return 0
-        self._context.import_range(sequence.id, blob, start, end)
+        if self._pool.cuttable:
+            self._context.import_range(sequence.id, blob, start, end)
+        else:
+            sequence.settled = False
+            checkpoints.attach(self._context, sequence.id, blob, start, end)
         sequence.append(tokens, self._pool.ledger.take(tokens, start))
+        recall.loaded.append((start, end, fetch.source))
         return end - start
+
+    def _take_checkpoint(self, recall: Recall, part: Part, fetch: Fetch, clock: int) -> bool:
+        sequence, length = recall.sequence, part.end
+        if fetch.blob is None or len(sequence) < length or not self._pool.make_room(0, clock):
+            return False
+        sequence.settled = False
+        checkpoints.settle(self._context, sequence.id, fetch.blob, length)
+        sequence.truncate(length, self._pool.ledger)
+        sequence.marks = sorted({mark for mark in sequence.marks if mark < length} | {length})
+        sequence.settled = True
+        return True
 
     def _look_again(self, recall: Recall, lost: Part) -> None:
         """A chunk could not be had. Another may hold the same tokens: it may just have been split, or replaced."""
         self.cancel(recall)
         recall.tries += 1
-        if recall.tries > _TRIES:
-            return
-        parts = self._parts(recall.prompt, recall.sequence)
-        if parts and parts[0].chunk is not lost.chunk:
-            recall.todo.extend(parts)
+        if recall.tries <= _TRIES:
+            parts = self._parts(recall)
+            if parts and parts[0].chunk is not lost.chunk:
+                recall.todo.extend(parts)
+        if recall.over:
+            self._settle_for_less(recall)
+
+    def _settle_for_less(self, recall: Recall) -> None:
+        """Nothing more comes. What can't be gone on from is given up, and read again from the beginning."""
+        if not recall.sequence.settled:
+            self._pool.empty(recall.sequence)
+            recall.loaded.clear()
 
     def cancel(self, recall: Recall) -> None:
         """Nothing more is to be loaded."""

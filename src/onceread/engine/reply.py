@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -118,6 +119,9 @@ class Reply:
         self.aside_alignable = True
         self.leads = False  # it was the first of its request to begin: what it loads counts
         self.recall: Recall | None = None  # what it still loads from the store
+        self.known = 0  # tokens of its prompt that were read by anyone
+        self.marks: list[int] | None = None  # where checkpoints are still to be taken; None = not yet decided
+        self._wanted_marks: set[int] = set()
         self.forkable = True  # when its prompt is read, other replies of the request may branch from it
         self._sampler = sampler
         self._vocab = vocab
@@ -130,6 +134,27 @@ class Reply:
         assert self.sequence is not None
         return max(0, len(self.prompt) - len(self.sequence))
 
+    @property
+    def readable(self) -> int:
+        """Of them those that the next batch may have: it must end at the next mark."""
+        if not self.marks:
+            return self.unread
+        assert self.sequence is not None
+        return self.marks[0] - len(self.sequence)
+
+    def set_marks(self, marks: Iterable[int]) -> None:
+        """Take checkpoints at these positions, and where others have asked for one."""
+        assert self.sequence is not None
+        position = len(self.sequence)
+        self.marks = sorted(mark for mark in {*marks, *self._wanted_marks} if mark > position)
+        self.sequence.marks = sorted({*self.sequence.marks, *self.marks})
+
+    def want_mark(self, position: int) -> None:
+        """Another request will go on from there."""
+        self._wanted_marks.add(position)
+        if self.marks is not None:
+            self.set_marks(self.marks)
+
     def read_again(self, tokens: Tokens) -> None:
         """Its state is lost: evaluate what it had, ``tokens``, and go on from there.
 
@@ -141,6 +166,7 @@ class Reply:
             self.prompt = np.append(tokens, np.int32(self.pending))
             self.leads = False
         self.phase = Phase.READING
+        self.marks = None
 
     def start_sampling(self) -> None:
         """The prompt's length is final: show the penalties its end."""

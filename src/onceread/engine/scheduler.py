@@ -18,7 +18,9 @@ from onceread.engine.aside import bring_back, set_aside
 from onceread.engine.config import EngineConfig, EngineStats
 from onceread.engine.errors import Cancelled
 from onceread.engine.explain import explain
+from onceread.engine.following import Followers, promises, will_be_forked
 from onceread.engine.loading import Loading
+from onceread.engine.marks import Marker
 from onceread.engine.planner import Plan, Planner
 from onceread.engine.pool import SequencePool
 from onceread.engine.recall import Recaller
@@ -69,7 +71,9 @@ class Scheduler:
         self.waiting: deque[Reply] = deque()
         self.active: list[Reply] = []  # reading or writing, oldest first
         self.aside: list[Reply] = []  # oldest first
-        self._following: dict[Reply, tuple[Sequence, int]] = {}
+        self._followers = Followers()
+        self._marker = Marker(vocab.eog_tokens)
+        self._parallel = min(config.parallel, self.pool.most_running)
         self._open: dict[int, Job] = {}  # by age; whatever fails where, nobody may be left without an answer
         self._clock = 0
         self._pace = Pace(config.slice_seconds, config.min_slice)
@@ -91,30 +95,12 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         """How things stand, and the totals since the start. May be called from any thread."""
-        pool, totals = self.pool, self.totals
         open_jobs = list(self._open.values())  # a copy in one step, which a running turn can't disturb
-        return EngineStats(
-            requests_total=totals.requests,
-            requests_cancelled=totals.cancelled,
-            requests_failed=totals.failed,
-            prompt_tokens_total=totals.prompt_tokens,
-            prompt_evaluated_total=totals.evaluated,
-            prompt_reevaluated_total=totals.reevaluated,
-            cached_context_total=totals.cached.context,
-            cached_memory_total=totals.cached.memory,
-            cached_disk_total=totals.cached.disk,
-            completion_tokens_total=totals.completion_tokens,
-            decode_calls_total=totals.decode_calls,
-            set_aside_total=totals.set_aside,
-            evictions_total=pool.evictions,
+        return self.totals.stats(
+            self.pool,
             running=len(self.active),
             waiting=sum(1 for job in open_jobs if not job.admitted),
             set_aside=len(self.aside),
-            residents=len(pool.residents),
-            cells_used=pool.ledger.used,
-            cells_total=pool.ledger.size,
-            sequences_used=pool.n_sequences,
-            sequences_total=self._context.n_seq_max - 1,
         )
 
     def turn(self) -> bool:
@@ -146,9 +132,15 @@ class Scheduler:
 
     def _compute(self, entries: list[_Entry]) -> None:
         started = time.perf_counter()
+        padded = self._config.exact and self._batch.n == 1
+        if padded:
+            self._batch.add([entries[0].reply.prompt[0]], 0, self._context.tmp, logits_last=False)
         self._context.decode(self._batch)
+        if padded:
+            self._context.drop(self._context.tmp)
         self.totals.decode_calls += 1
         self._account(entries, time.perf_counter() - started)
+        self._take_checkpoints(entries)
         for entry in entries:
             if entry.samples:
                 self._after_logits(entry)
@@ -164,7 +156,7 @@ class Scheduler:
         self.waiting.clear()
         self.active.clear()
         self.aside.clear()
-        self._following.clear()
+        self._followers.clear()
         self.pool.reset()
 
     def forget(self, namespaces: Collection[str] | None) -> None:
@@ -188,15 +180,14 @@ class Scheduler:
 
     def _admit(self) -> None:
         skipped: list[Reply] = []
-        while self.waiting and len(self.active) < self._config.parallel and not self.aside:
+        while self.waiting and len(self.active) < self._parallel and not self.aside:
             reply = self.waiting.popleft()
-            if self._still_following(reply) or self._will_be_forked(reply):
+            if self._followers.must_wait(reply, self.active) or will_be_forked(reply):
                 skipped.append(reply)
                 continue
             plan = self._plan(reply)
             if plan.must_wait:
-                assert plan.source is not None
-                self._following[reply] = (plan.source, plan.kept)
+                self._followers.add(reply, plan, self.active)
                 skipped.append(reply)
                 continue
             if not self._fits(plan):
@@ -205,29 +196,9 @@ class Scheduler:
             self._start(reply, plan)
         self.waiting.extendleft(reversed(skipped))
 
-    def _still_following(self, reply: Reply) -> bool:
-        if reply not in self._following:
-            return False
-        sequence, needed = self._following[reply]
-        reading = any(r.sequence is sequence and r.phase is Phase.READING for r in self.active)
-        if reading and len(sequence) < needed:
-            return True
-        del self._following[reply]
-        return False
-
-    @staticmethod
-    def _will_be_forked(reply: Reply) -> bool:
-        """Is another reply of the same request reading their prompt just now?"""
-        return any(r.phase is Phase.READING and r.forkable for r in reply.job.replies)
-
     def _plan(self, reply: Reply) -> Plan:
         request = reply.job.request
-        promised = {
-            r.sequence.id: r.prompt
-            for r in self.active
-            if r.phase is Phase.READING and r.sequence is not None
-        }
-        return self._planner.plan(reply.prompt, request.namespace, request.alignable, promised)
+        return self._planner.plan(reply.prompt, request.namespace, request.alignable, promises(self.active))
 
     def _fits(self, plan: Plan) -> bool:
         """Is there room for the whole prompt, beside what others that read will still need?"""
@@ -242,13 +213,20 @@ class Scheduler:
         job = reply.job
         source = plan.source
         self._clock += 1
+        resumed = self.pool.resume_alone(source, plan.kept) if self._config.exact else None
         if source is None:
             sequence = self.pool.open(job.request.namespace, job.request.alignable)
         else:
             source.hits += 1
             source.last_used = self._clock
-            whole = source in self.pool.residents and plan.kept == len(source)
-            sequence = self.pool.resume(source) if whole else self.pool.branch(source, plan.kept)
+            if resumed is not None:
+                sequence = resumed
+            elif plan.resumes:
+                sequence = self._resume(source)
+            elif self.pool.cuttable:
+                sequence = self.pool.branch(source, plan.kept)
+            else:
+                sequence = self.pool.lend(source, plan.kept)
             # A path counts as text only while all of it came from text.
             sequence.alignable = source.alignable and job.request.alignable
         if job.request.explain and not job.admitted:
@@ -256,6 +234,7 @@ class Scheduler:
             job.explanation = explain(plan.prompt, job.request.namespace, self.pool, self._store, vocab)
         reply.sequence = sequence
         reply.prompt = plan.prompt
+        reply.known = plan.known
         reply.phase = Phase.READING
         self._add_active(reply)
         if not job.admitted:
@@ -266,10 +245,15 @@ class Scheduler:
             if self._store is not None:
                 self._store.use(job.request.namespace, plan.prompt, text=job.request.alignable)
         self.pool.make_way()
-        if plan.stored > plan.kept:
+        if plan.stored > plan.kept or not sequence.settled:
             self._loading.begin(reply)
         self._set_budget(reply)
         reply.start_sampling()
+
+    def _resume(self, resident: Sequence) -> Sequence:
+        if not self.pool.cuttable and self._rememberer is not None:
+            self._rememberer.finish(resident)  # once it goes on, nobody else can begin where it ends now
+        return self.pool.resume(resident)
 
     def _add_active(self, reply: Reply) -> None:
         self.active.append(reply)
@@ -295,7 +279,9 @@ class Scheduler:
             index = batch.add_one(reply.pending, len(reply.sequence), reply.sequence.id)
             entries.append(_Entry(reply, 1, index, True))
         readers = [r for r in self.active if r.phase is Phase.READING and r.recall is None]
-        shares = divide([r.unread for r in readers], self._slice_room(beside=len(writers)))
+        for reply in readers:
+            self._decide_marks(reply)
+        shares = divide([r.readable for r in readers], self._slice_room(beside=len(writers)))
         for reply, share in zip(readers, shares, strict=True):
             n = self._room_for(share, taken=batch.n)
             if n > 0:
@@ -309,7 +295,7 @@ class Scheduler:
     def _room_for(self, n: int, taken: int) -> int:
         """How many of ``n`` cells can be had beside ``taken`` ones that this batch uses already."""
         self.pool.make_room(n + taken, self._clock)
-        return min(n, self.pool.ledger.free - taken)
+        return min(n, self.pool.free - taken)
 
     def _slice_room(self, beside: int) -> int:
         """How many prompt tokens this turn may read beside ``beside`` replies that are being written."""
@@ -342,6 +328,26 @@ class Scheduler:
                 read += entry.n
         self._pace.observe(read, seconds)
 
+    # -- checkpoints -------------------------------------------------------
+
+    def _decide_marks(self, reply: Reply) -> None:
+        """A prompt is about to be read: where are checkpoints to be taken?"""
+        assert reply.sequence is not None
+        if reply.marks is None:
+            need_none = self.pool.cuttable or self._rememberer is None
+            start = len(reply.sequence)
+            reply.set_marks([] if need_none else self._marker.marks(reply.prompt, start, reply.known))
+        while reply.marks and reply.marks[0] <= len(reply.sequence):
+            reply.marks.pop(0)  # it was loaded over it
+
+    def _take_checkpoints(self, entries: list[_Entry]) -> None:
+        for entry in entries:
+            reply, sequence = entry.reply, entry.reply.sequence
+            if reply.marks and sequence is not None and reply.marks[0] == len(sequence):
+                assert self._rememberer is not None
+                self._rememberer.checkpoint(sequence)
+                reply.marks.pop(0)
+
     # -- after the batch ---------------------------------------------------
 
     def _after_logits(self, entry: _Entry) -> None:
@@ -360,11 +366,13 @@ class Scheduler:
         if not reply.forkable:
             return forked
         for sibling in reply.job.replies:
-            if sibling.phase is not Phase.WAITING or len(self.active) >= self._config.parallel:
+            if sibling.phase is not Phase.WAITING or len(self.active) >= self._parallel:
                 continue
             assert reply.sequence is not None
+            if not self.pool.make_room_for_window(len(reply.sequence), self._clock):
+                break
             self.waiting.remove(sibling)
-            self._following.pop(sibling, None)
+            self._followers.remove(sibling)
             sibling.sequence = self.pool.branch(reply.sequence, len(reply.sequence))
             sibling.prompt = reply.prompt
             self._set_budget(sibling)
@@ -398,7 +406,7 @@ class Scheduler:
                 self.aside.remove(reply)
             else:
                 self.waiting.remove(reply)
-                self._following.pop(reply, None)
+                self._followers.remove(reply)
             reply.end()
         self._close(job, error)
 
@@ -430,7 +438,7 @@ class Scheduler:
         self.totals.set_aside += 1
 
     def _bring_back(self) -> None:
-        while self.aside and len(self.active) < self._config.parallel:
+        while self.aside and len(self.active) < self._parallel:
             reply = self.aside[0]
             assert reply.aside_tokens is not None
             unread = max(0, len(reply.prompt) - len(reply.aside_tokens))

@@ -27,6 +27,8 @@ class Sequence:
         self.saved = False  # the store has all of it
         self.refused = False  # the store had no room for it
         self.looked = 0  # tokens up to which it was seen what the store lacks
+        self.settled = True  # it can be decoded: of a memory that needs a checkpoint, that is there too
+        self.marks: list[int] = []  # where checkpoints are to be taken of it, or were: chunks end there
         self._tokens = np.zeros(64, dtype=np.int32)
         self._cells = np.zeros(64, dtype=np.int32)
         self._n = 0
@@ -62,8 +64,12 @@ class Sequence:
         return n <= self._n and bool(np.array_equal(self._tokens[:n], tokens))
 
     def release(self, ledger: CellLedger) -> None:
-        ledger.release(self.cells)
-        self._n = 0
+        self.truncate(0, ledger)
+
+    def truncate(self, n: int, ledger: CellLedger) -> None:
+        """Keep the first ``n`` tokens."""
+        ledger.release(self._cells[n : self._n])
+        self._n = n
 
     def _reserve(self, n: int) -> None:
         if n > len(self._tokens):

@@ -32,17 +32,12 @@ _MAX_DISK = 20 * _GIB  # unless it is set
 def open_store(
     context: Context, config: EngineConfig, sample: bytes, wake: Callable[[], None]
 ) -> Store | None:
-    """The store of a context, or None if it is off or this kind of memory can't be cut.
+    """The store of a context, or None if it is off or this model's state can't be cut.
 
-    ``sample``: any state of the context. ``wake`` is called when something was read from disk.
+    ``sample``: the attention of any range in the context. ``wake`` is called when something was read from disk.
     """
     model = context.model
     if config.cache_ram == 0:
-        return None
-    if model.memory_kind is not MemoryKind.PLAIN:
-        logger.warning(
-            "no cache in RAM or on disk: not built yet for models with %s", model.memory_kind.value
-        )
         return None
     try:
         stateblob.layout(sample)
@@ -55,7 +50,7 @@ def open_store(
     content = bytes(32)  # in RAM there is but one model
     if folder is not None:
         content = model_digest(model.path, folder / "digests")
-    identity = fingerprint(context, content, sample)
+    identity = fingerprint(context, content, sample, exact=config.exact)
     label = f"{model.name} {context.params.type_k}/{context.params.type_v}"
     disk, problem = None, None
     if folder is not None:
@@ -70,6 +65,7 @@ def open_store(
         spelled=spell(vocab.pieces, vocab.control_mask | empty),
         cutter=Cutter(vocab.eog_tokens),
         cut=stateblob.cut,
+        checkpointed=model.memory_kind is not MemoryKind.PLAIN,
         memory_bytes=_memory_budget(context, config),
         disk=disk,
         disk_problem=problem,

@@ -117,6 +117,28 @@ def attach(context: Context, seq: int, blob: bytes, start: int, end: int) -> Non
         raise
 
 
+def lend(context: Context, src: int, dst: int, end: int) -> None:
+    """Let ``dst``, which is empty, begin with the attention of [0, ``end``) of ``src``, sharing its cells.
+
+    The rest of the state is not ``dst``'s: it can't be decoded until :func:`settle`. ``src`` may go on meanwhile.
+    """
+    assert needs_checkpoints(context)
+    assert dst not in (src, context.tmp)
+    context.drop(dst)
+    if not context.has_attention:
+        return
+    tmp = context.tmp
+    context.drop(tmp)
+    empty = bytes(context.export_state(tmp, partial=True))
+    context.share(src, tmp, 0, end)
+    try:
+        # A window held by two can be overwritten by neither, and a recurrent state is not that of ``end``.
+        context.import_state(tmp, empty, partial=True)
+        context.share(tmp, dst, 0, end)
+    finally:
+        context.drop(tmp)
+
+
 def settle(context: Context, seq: int, part: bytes, length: int) -> None:
     """Put a checkpoint into a sequence that has the attention of [0, length), and drop what lies beyond.
 

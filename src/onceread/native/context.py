@@ -68,7 +68,7 @@ class ContextParams:
     type_v: str = "f16"
     flash_attn: str = "auto"
     offload_kqv: bool = True
-    swa_full: bool = True  # keep windows as long as the context? docs/memories.md says what follows from it
+    swa_full: bool = False  # keep windows as long as the context? It takes memory and makes nothing possible
 
 
 class Context:

@@ -16,6 +16,8 @@ _BY_TIER = {
     "bytes": ("bytes", "What a tier of the cache takes"),
     "pinned_bytes": ("pinned_bytes", "What pinned chunks take of it"),
     "chunks": ("chunks", "Chunks in a tier of the cache"),
+    "checkpoints": ("checkpoints", "Checkpoints in a tier of the cache"),
+    "checkpoint_bytes": ("checkpoint_bytes", "What checkpoints take of it"),
     "tokens": ("tokens", "Tokens in a tier of the cache"),
     "hit_tokens_total": ("hit_tokens_total", "Prompt tokens that came from a tier of the cache"),
     "evictions_total": ("evictions_total", "Chunks that gave way to others"),
@@ -27,6 +29,14 @@ _WHOLE = {
     "exported_chunks_total": ("exported_chunks_total", "Chunks that were copied from the context"),
     "refused_chunks_total": ("refused_chunks_total", "Chunks for which there was no room"),
     "split_chunks_total": ("split_chunks_total", "Chunks that were cut where two paths part"),
+    "exported_checkpoints_total": (
+        "exported_checkpoints_total",
+        "Checkpoints that were copied from the context",
+    ),
+    "refused_checkpoints_total": (
+        "refused_checkpoints_total",
+        "Checkpoints for which there was no room in RAM",
+    ),
 }
 
 

@@ -66,6 +66,8 @@ async def read_cache(request: Request) -> Overview:
         exported_chunks=cache.exported_chunks_total,
         refused_chunks=cache.refused_chunks_total,
         split_chunks=cache.split_chunks_total,
+        exported_checkpoints=cache.exported_checkpoints_total,
+        refused_checkpoints=cache.refused_checkpoints_total,
         detail=why_off(state) if engine.store is None else None,
     )
 
@@ -99,4 +101,6 @@ def _tier(tier: TierStats, prompt_tokens: int) -> TierBody:
         hit_rate=round(tier.hit_tokens_total / prompt_tokens, 4) if prompt_tokens else 0.0,
         evictions=tier.evictions_total,
         damaged=tier.damaged_total,
+        checkpoints=tier.checkpoints,
+        checkpoint_bytes=tier.checkpoint_bytes,
     )

@@ -150,6 +150,8 @@ class TierBody(BaseModel):
     hit_rate: float = Field(description="Their share of all prompt tokens.")
     evictions: int
     damaged: int = Field(description="Chunks that were there and could not be used.")
+    checkpoints: int = Field(description="Positions to go on from, where a memory can't be cut anywhere.")
+    checkpoint_bytes: int = Field(description="What they take of `bytes`: at most half of the budget.")
 
 
 class TiersBody(BaseModel):
@@ -185,6 +187,8 @@ class Overview(BaseModel):
     exported_chunks: int
     refused_chunks: int = Field(description="For which no tier had room.")
     split_chunks: int
+    exported_checkpoints: int
+    refused_checkpoints: int = Field(description="For which there was no room in RAM.")
     detail: str | None = Field(
         None, description="Why there is no cache behind the context, if there is none."
     )
