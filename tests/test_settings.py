@@ -198,6 +198,12 @@ class TestWhatIsRefused:
     def test_a_quantized_value_cache_without_flash_attention(self) -> None:
         assert "needs flash attention" in refused({"cache_type_v": "q8_0", "flash_attn": "off"})
 
+    @pytest.mark.parametrize(
+        "other", [{"flash_attn": "on"}, {"cache_type_v": "q8_0"}, {"gpu_layers": "4"}], ids=str
+    )
+    def test_exact_mode_with_what_it_excludes(self, other: dict[str, str]) -> None:
+        assert "exact" in refused({"exact": True} | other)
+
 
 class TestWhoMayBind:
     @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])

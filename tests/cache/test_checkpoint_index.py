@@ -118,3 +118,25 @@ def test_pinned_checkpoints_stay_and_leave_less_room_for_others() -> None:
     assert [victim.key for victim in index.make_room(25, records[2])] == [records[1].key]
     with pytest.raises(NoRoom):
         index.make_room(26, records[2])
+
+
+def test_what_is_worth_nothing_goes_first_also_when_much_has_been_evicted_before_it_came() -> None:
+    index = fresh(2)
+    for value in range(1, 9):
+        add(index, single(value), float(value))
+    assert index.state().clock > 0
+    orphan = single(20)
+    add(index, orphan, 0.0)
+    assert add(index, single(21), 1.0) == [orphan.name]
+
+
+def test_one_of_two_that_lead_to_the_same_checkpoint_can_go_and_moves_no_clock() -> None:
+    index = fresh(5)
+    head, tail = chain(1, 2, 3, 4, cuts=[2, 4])
+    whole = chain(1, 2, 3, 4, cuts=[4])[0]
+    for chunk in head, tail, whole:
+        add(index, chunk, 0.0)
+    for record in checkpoint(whole), single(7):
+        index.insert(FINGERPRINT, record, ONCE, 1, pinned=True)
+    assert add(index, single(8), 700.0) in ([whole.name], [tail.name])
+    assert index.state().clock == index.state().checkpoint_clock == 0.0

@@ -304,6 +304,37 @@ def test_what_is_just_read_goes_after_older_orphans() -> None:
     assert recall(store, path) == len(path)
 
 
+def test_of_two_orphans_the_older_one_goes_first_however_deep_the_other_lies() -> None:
+    store = checkpointed_store(memory=5 * (NODE_BYTES + 1024))
+    older, path, newcomer = tokens(*[5] * 256), numbers(256 * 4), tokens(*[6] * 256)
+    for each in older, path, newcomer:
+        remember(store, each)
+    assert [recall(store, each) for each in (older, path, newcomer)] == [0, 1024, 256]
+
+
+def test_making_room_spares_the_chunk_inside_which_the_checkpoint_is_to_be() -> None:
+    store = checkpointed_store(memory=100_000)
+    path = numbers(200)
+    assert store.put("n", path, 0, 200, bytes(60_000))
+    assert not store.room_for_checkpoint("n", path[:100], 45_000)
+    assert store.match("n", path).length == 200
+
+
+def test_checkpoints_that_are_small_beside_their_chunks_grow_old_as_well() -> None:
+    store = checkpointed_store(memory=300_000)
+    daily = numbers(257)
+    for i in range(200):
+        path = daily if i == 0 else tokens(*[10 + i] * 257)
+        for end in 256, 257:
+            if (gap := store.gap("n", path[:end], final=True)) is not None:
+                assert store.put("n", path[:end], *gap, bytes(8_000))
+        assert store.put_checkpoint("n", path[:256], bytes(100), reach=256)
+        if i < 8:
+            store.use("n", daily, text=True)
+        assert i > 20 or store.checkpoint("n", daily) is not None, "outlives a turnover"
+    assert store.checkpoint("n", daily) is None
+
+
 def test_chunks_of_a_store_without_checkpoints_are_worth_what_they_were() -> None:
     plain, other = make_store(), checkpointed_store()
     for store in plain, other:

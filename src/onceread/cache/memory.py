@@ -55,7 +55,7 @@ class MemoryTier:
         assert chunk.blob is None
         size = len(blob) + NODE_BYTES
         self.taken_in += size
-        self._grow_older(chunk, size)
+        self._grow_older(chunk, len(blob))
         if chunk.is_checkpoint:
             room = self.make_checkpoint_room(len(blob), chunk.parent, keep_unwritten=keep_unwritten)
         else:
@@ -109,13 +109,14 @@ class MemoryTier:
 
     def _grow_older(self, chunk: Chunk, size: int) -> None:
         """The clock rises by as much for a turnover of the tier, whatever it is that comes in."""
+        takes = size + NODE_BYTES
         if chunk.bare:
-            self._bare += size
+            self._bare += takes
         elif chunk.is_checkpoint:
             # It carries the worth of the chunks before it as well. Or if it is larger than those, checkpoints
             # push each other out, for they have half of the tier to themselves.
-            taken = max(size + self._bare, size / CHECKPOINTS)
-            self._clock += age(chunk.reach, self.budget) * taken / size
+            takes = max(takes + self._bare, int(takes / CHECKPOINTS))
+            self._clock += age(chunk.reach, self.budget) * takes / max(size, 1)
             self._bare = 0
         else:
             self._clock += age(chunk.n, self.budget)

@@ -96,6 +96,11 @@ class Store:
             match = self._tree.match(root, tokens)
             return match.length, self._tree.after(root, match, n)
 
+    def recent(self, namespace: str | bytes, n: int) -> list[Tokens]:
+        """The tokens of up to ``n`` whole paths, the last used first."""
+        with self._lock:
+            return self._tree.recent(self._root(namespace), n)
+
     def use(self, namespace: str | bytes, tokens: Tokens, *, text: bool) -> None:
         """A request uses ``tokens``, wherever they come from: what holds them is worth more now.
 

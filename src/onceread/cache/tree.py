@@ -209,6 +209,20 @@ class ChunkTree:
         """What ``tokens`` are in text."""
         return b"".join(self.pieces(tokens))
 
+    def recent(self, root: bytes, n: int) -> list[Tokens]:
+        """The tokens of up to ``n`` paths that nothing goes on from, the last used first."""
+        leaves = [c for c in self if c.root == root and c.n and not self._children.get(c.key.name)]
+        found: list[Tokens] = []
+        for leaf in sorted(leaves, key=lambda c: c.last_used, reverse=True):
+            if len(found) == n:
+                break
+            path = [leaf]
+            while path[-1].parent != root and (before := self.ending(path[-1].parent)):
+                path.append(before[0])
+            if path[-1].parent == root:
+                found.append(np.concatenate([chunk.array for chunk in reversed(path)]))
+        return found
+
     def after(self, root: bytes, match: Match, n: int) -> Tokens:
         """How known paths go on behind a match: up to ``n`` tokens of the last used one, none if all end there."""
         found: list[Tokens] = []

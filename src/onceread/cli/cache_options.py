@@ -21,6 +21,7 @@ SERVER = "A running server"
 DIRECTORY = "The directory"
 
 Text = Optional[str]  # noqa: UP045 - typer reads these at run time
+Switch = Optional[bool]  # noqa: UP045
 File = Optional[Path]  # noqa: UP045
 Url = Annotated[
     Text, typer.Option("--url", metavar="URL", help="such as http://127.0.0.1:8000", rich_help_panel=SERVER)

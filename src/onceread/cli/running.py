@@ -207,7 +207,7 @@ class _Life:
         say(f"  model     {name} ({about})")
         say(
             f"  context   {engine.n_ctx:,} tokens for all, {engine.limit:,} for one; "
-            f"{self._settings.parallel} at a time"
+            f"{engine.config.parallel} at a time" + (", exact" if engine.config.exact else "")
         )
         say(f"  cache     {_cache_line(engine, self._settings.cache_dir)}")
         say(f"  threads   {params.n_threads} for decoding, {params.n_threads_batch} for prefill")

@@ -30,6 +30,7 @@ def serve(
     cache_type_k: Annotated[Text, option("cache_type_k")] = None,
     cache_type_v: Annotated[Text, option("cache_type_v")] = None,
     flash_attn: Annotated[Text, option("flash_attn")] = None,
+    exact: Annotated[Switch, option("exact")] = None,
     resident_cells: Annotated[Text, option("resident_cells")] = None,
     host: Annotated[Text, option("host")] = None,
     port: Annotated[Text, option("port")] = None,

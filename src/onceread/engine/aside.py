@@ -23,6 +23,7 @@ def set_aside(reply: Reply, context: Context, pool: SequencePool) -> None:
     reply.aside_tokens = sequence.tokens[:kept].copy()
     reply.aside_phase = reply.phase
     reply.aside_alignable = sequence.alignable
+    reply.aside_exact_until = sequence.exact_until
     reply.phase = Phase.ASIDE
     reply.sequence = None
     pool.discard(sequence)
@@ -51,3 +52,4 @@ def bring_back(reply: Reply, context: Context, pool: SequencePool) -> None:
         return
     sequence.append(tokens, pool.ledger.take(tokens, 0))
     sequence.marks = list(reply.marks or [])
+    sequence.exact_until = reply.aside_exact_until

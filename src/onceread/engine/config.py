@@ -42,6 +42,7 @@ class EngineConfig:
     # A slice of prefill beside running streams takes about this long, so that they stall no longer.
     slice_seconds: float = 0.5
     min_slice: int = 32
+    reuse_moved: bool = False  # requests may ask for it: then it must be possible
     exact: bool = False  # replies from cache bit for bit as without it: see exact.py
     # Hold the account of cells against every sequence after each plan (tests and debugging).
     check: bool = False
@@ -60,6 +61,7 @@ class EngineStats:
     cached_context_total: int = 0
     cached_memory_total: int = 0
     cached_disk_total: int = 0
+    cached_moved_total: int = 0
     completion_tokens_total: int = 0
     decode_calls_total: int = 0
     set_aside_total: int = 0

@@ -16,6 +16,7 @@ from onceread.engine.errors import (
     ContextLengthExceeded,
     EngineFailed,
     InvalidRequest,
+    MovedUnavailable,
     QueueFull,
     ShuttingDown,
 )
@@ -31,6 +32,7 @@ from onceread.native.context import Context
 from onceread.native.errors import SamplerInvalid, StateLayoutUnknown
 from onceread.native.model import Model
 from onceread.native.samplers import Sampler
+from onceread.native.shift import refusal
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,11 @@ class Engine:
         self.model = model
         config = config or EngineConfig()
         self.config = exact_config(model, config) if config.exact else config
+        self.cant_move = _cant_move(
+            model, self.config
+        )  # why moved stretches can't be reused; None if they can
+        if config.reuse_moved and self.cant_move:
+            raise MovedUnavailable(f"reuse_moved is not possible: {self.cant_move}; leave out --reuse-moved")
         self.params = context_params(
             model, self.config
         )  # fails here, on the caller's thread, if it can't fit
@@ -194,6 +201,10 @@ class Engine:
             raise InvalidRequest("max_tokens must not be negative", "max_tokens")
         if n >= self.limit:
             raise ContextLengthExceeded(n, self.limit)
+        if request.reuse_moved and self.cant_move:
+            raise InvalidRequest(f"reuse_moved is not possible here: {self.cant_move}", "reuse_moved")
+        if request.least_moved < 1:
+            raise InvalidRequest("the least length of a moved stretch must be at least 1", "least_moved")
 
     def _add_replies(self, job: Job) -> None:
         request = job.request
@@ -332,3 +343,9 @@ class Engine:
                 for reply in job.replies:
                     reply.end()
                 job.close(ShuttingDown("the server is shutting down"))
+
+
+def _cant_move(model: Model, config: EngineConfig) -> str | None:
+    if config.exact:
+        return "exact mode excludes it"
+    return refusal(model, config.cache_type_k)

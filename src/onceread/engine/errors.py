@@ -49,5 +49,9 @@ class ExactUnavailable(EngineError):
     """Exact mode is not to be had with this model or these settings."""
 
 
+class MovedUnavailable(EngineError):
+    """State of this model, or with these settings, can't be moved to other positions."""
+
+
 class EngineFailed(EngineError):
     """llama.cpp failed under this request; the message says how."""

@@ -42,7 +42,9 @@ class Followers:
 def promises(active: list[Reply]) -> dict[int, Promise]:
     """What the sequences that are being read will hold, by their ids."""
     return {
-        r.sequence.id: Promise(r.prompt, r.recall.goal if r.recall is not None else len(r.sequence))
+        r.sequence.id: Promise(
+            r.prompt[: r.exact_until], r.recall.goal if r.recall is not None else len(r.sequence)
+        )
         for r in active
         if r.phase is Phase.READING and r.sequence is not None
     }

@@ -53,21 +53,34 @@ class Planner:
         self._store = store
         self._limit = limit
 
-    def plan(self, prompt: Tokens, namespace: str, alignable: bool, promised: dict[int, Promise]) -> Plan:
-        """``promised``: for sequences that are being read, by id, what they will hold."""
+    def plan(
+        self,
+        prompt: Tokens,
+        namespace: str,
+        promised: dict[int, Promise],
+        *,
+        alignable: bool = True,
+        moved: bool = False,
+    ) -> Plan:
+        """``promised``: for sequences that are being read, by id, what they will hold.
+
+        With ``moved`` what was taken from other positions may be shared as if it had been read.
+        """
         whole = prompt
         if alignable:
             whole = self._aligned(prompt, namespace, promised)
-        plan = self._plan_plain if self._pool.cuttable else self._plan_checkpointed
-        return plan(whole, namespace, promised)
+        if self._pool.cuttable:
+            return self._plan_plain(whole, namespace, promised, moved)
+        return self._plan_checkpointed(whole, namespace, promised)
 
-    def _plan_plain(self, whole: Tokens, namespace: str, promised: dict[int, Promise]) -> Plan:
+    def _plan_plain(self, whole: Tokens, namespace: str, promised: dict[int, Promise], moved: bool) -> Plan:
         stored = 0
         if self._store is not None:
             stored = self._store.match(namespace, whole[:-1]).length
         best, best_rank = Plan(whole, stored=stored), (stored, 1, 0)
         for source in self._sources(namespace):
-            kept = min(common_prefix(_held(source, promised), whole), len(whole) - 1)
+            held = source.tokens if moved and source.id not in promised else _held(source, promised)
+            kept = min(common_prefix(held, whole), len(whole) - 1)
             if not kept:
                 continue
             resumable = source in self._pool.residents and kept == len(source)
@@ -149,4 +162,4 @@ class Planner:
 
 def _held(source: Sequence, promised: dict[int, Promise]) -> Tokens:
     promise = promised.get(source.id)
-    return source.tokens if promise is None else promise.prompt
+    return source.exact if promise is None else promise.prompt

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from onceread.engine.cells import CellLedger
-from onceread.engine.sequence import Sequence
+from onceread.engine.sequence import EXACT, Sequence
 from onceread.native import checkpoints
 from onceread.native.context import Context
 from onceread.native.model import MemoryKind
@@ -92,6 +92,8 @@ class SequencePool:
         self.ledger.share(cells)
         sequence.append(source.tokens[:length], cells)
         sequence.marks = [mark for mark in source.marks if mark <= length]
+        if length > source.exact_until:
+            sequence.exact_until = source.exact_until
 
     def resume(self, resident: Sequence) -> Sequence:
         """Take a resident as it is, to grow it."""
@@ -143,6 +145,7 @@ class SequencePool:
         self._context.drop(sequence.id)
         sequence.release(self.ledger)
         sequence.settled = True
+        sequence.exact_until = EXACT
         sequence.marks = []
         sequence.looked = 0
 
@@ -249,6 +252,8 @@ class SequencePool:
 
     def _contains(self, outer: Sequence, inner: Sequence) -> bool:
         if outer.namespace != inner.namespace or outer.alignable < inner.alignable or not outer.settled:
+            return False
+        if min(outer.exact_until, len(inner)) < min(inner.exact_until, len(inner)):
             return False
         reachable = self.cuttable or len(outer) == len(inner)
         return reachable and outer.starts_with(inner.tokens)

@@ -61,7 +61,8 @@ class Rememberer:
         export = self._export(sequence, final=True)
         if export is _Export.DONE:
             return True
-        sequence.saved = export is _Export.NOTHING
+        # What was moved is not for the store, so such a sequence is never wholly there.
+        sequence.saved = export is _Export.NOTHING and len(sequence.exact) == len(sequence)
         if sequence.saved and not self._pool.cuttable:
             sequence.saved = self.checkpoint(sequence)  # the next turn goes on from where this one ended
         sequence.refused = not sequence.saved
@@ -94,13 +95,13 @@ class Rememberer:
 
     def _export(self, sequence: Sequence, *, final: bool) -> _Export:
         """One chunk."""
-        store, namespace, tokens = self._store, sequence.namespace, sequence.tokens
+        store, namespace, tokens = self._store, sequence.namespace, sequence.exact
         gap = store.gap(namespace, tokens, final=final, cuts=sequence.marks)
         if gap is not None:
             state = self._state(sequence, *gap)
             if store.put(namespace, tokens, *gap, state, text=sequence.alignable):
                 return _Export.DONE
-        sequence.looked = len(tokens)
+        sequence.looked = len(sequence)
         return _Export.NO_ROOM if gap is not None else _Export.NOTHING
 
     def _state(self, sequence: Sequence, start: int, end: int) -> bytes:

@@ -11,6 +11,7 @@ from enum import Enum, auto
 import numpy as np
 
 from onceread.cache.fetch import Source
+from onceread.engine.moving import Moving
 from onceread.engine.recall import Recall
 from onceread.engine.request import (
     CachedBySource,
@@ -20,11 +21,12 @@ from onceread.engine.request import (
     FinishReason,
     Request,
     RequestHandle,
+    Shorter,
     TextEvent,
     TokenLogprob,
     Usage,
 )
-from onceread.engine.sequence import Sequence, Tokens, as_tokens
+from onceread.engine.sequence import EXACT, Sequence, Tokens, as_tokens
 from onceread.engine.textstream import TextStream
 from onceread.native.context import Context
 from onceread.native.errors import GrammarInvalid
@@ -53,6 +55,8 @@ class Job:
     loaded: dict[Source, int] = field(
         default_factory=lambda: {"memory": 0, "disk": 0}
     )  # of them from the store
+    moved: int = 0  # of them from other positions
+    dropped: tuple[int, ...] = ()  # messages that had to go
     evaluated: int = 0  # that went through llama_decode for it, some perhaps twice
     completion_tokens: int = 0
     first_slice: float = 0.0
@@ -78,7 +82,7 @@ class Job:
     @property
     def cached(self) -> int:
         """Prompt tokens that were not evaluated for it."""
-        return self.kept + sum(self.loaded.values())
+        return self.kept + sum(self.loaded.values()) + self.moved
 
     def usage(self) -> Usage:
         """What the request cost so far: of a prompt that was not read to its end, only the part that was."""
@@ -87,7 +91,9 @@ class Job:
         return Usage(
             prompt_tokens=self.cached + evaluated,
             evaluated_tokens=evaluated,
-            cached=CachedBySource(context=self.kept, memory=self.loaded["memory"], disk=self.loaded["disk"]),
+            cached=CachedBySource(
+                context=self.kept, memory=self.loaded["memory"], disk=self.loaded["disk"], moved=self.moved
+            ),
             completion_tokens=self.completion_tokens,
             queue_seconds=max(0.0, self.admitted - self.handle.created) if self.admitted else 0.0,
             prompt_seconds=max(0.0, self.first_token - self.first_slice) if self.first_token else 0.0,
@@ -98,7 +104,7 @@ class Job:
         """Send the last event. Called once."""
         assert not self.finished
         self.finished = True
-        self.handle.push(DoneEvent(self.usage(), error, self.explanation))
+        self.handle.push(DoneEvent(self.usage(), error, self.explanation, self.dropped))
 
 
 class Reply:
@@ -117,9 +123,13 @@ class Reply:
         self.aside_tokens: Tokens | None = None
         self.aside_phase = Phase.READING
         self.aside_alignable = True
+        self.aside_exact_until = EXACT
         self.leads = False  # it was the first of its request to begin: what it loads counts
         self.recall: Recall | None = None  # what it still loads from the store
         self.known = 0  # tokens of its prompt that were read by anyone
+        self.moving: Moving | None = None  # what it takes from other positions
+        self.takes_moved = job.request.reuse_moved
+        self.begun = 0  # tokens of its prompt before the first that was sampled
         self.marks: list[int] | None = None  # where checkpoints are still to be taken; None = not yet decided
         self._wanted_marks: set[int] = set()
         self.forkable = True  # when its prompt is read, other replies of the request may branch from it
@@ -137,10 +147,40 @@ class Reply:
     @property
     def readable(self) -> int:
         """Of them those that the next batch may have: it must end at the next mark."""
-        if not self.marks:
-            return self.unread
         assert self.sequence is not None
-        return self.marks[0] - len(self.sequence)
+        stop = self.marks[0] if self.marks else len(self.prompt)
+        if self.moving is not None and self.moving.next is not None:
+            stop = min(stop, self.moving.next)
+        return max(0, stop - len(self.sequence))
+
+    @property
+    def exact_until(self) -> int:
+        """Up to where its sequence will hold what was read at these positions, behind this text."""
+        assert self.sequence is not None
+        coming = self.moving.next if self.moving is not None else None
+        return min(self.sequence.exact_until, EXACT if coming is None else coming)
+
+    @property
+    def waits_for_state(self) -> bool:
+        """Is the next thing to happen to it that state is loaded, or moved?"""
+        assert self.sequence is not None
+        return self.recall is not None or (self.moving is not None and self.moving.next == len(self.sequence))
+
+    def drop_turns(self, shorter: Shorter) -> None:
+        """There is no room for another token: go on behind a prompt without its oldest turns.
+
+        Its sequence is the scheduler's to keep. What was sampled stays, and is part of the prompt now.
+        """
+        assert self.sequence is not None
+        written = self.sequence.tokens[self.begun :]
+        self.begun = len(shorter.prompt)
+        self.prompt = np.concatenate([as_tokens(shorter.prompt), written, as_tokens([self.pending])])
+        self.job.dropped = shorter.dropped
+        self.sequence = None
+        self.phase = Phase.WAITING
+        self.forkable = self.leads = False
+        self.takes_moved = True
+        self.marks = None
 
     def set_marks(self, marks: Iterable[int]) -> None:
         """Take checkpoints at these positions, and where others have asked for one."""
@@ -170,6 +210,7 @@ class Reply:
 
     def start_sampling(self) -> None:
         """The prompt's length is final: show the penalties its end."""
+        self.begun = len(self.prompt)
         look_back = self._sampler.look_back
         if look_back:
             self._sampler.accept_prompt(self.prompt[-look_back:].tolist())
@@ -219,6 +260,10 @@ class Reply:
                 self.job.handle.push(TextEvent(self.index, rest, self.sampled, entries))
         self.job.handle.push(FinishEvent(self.index, reason, stop))
         self.end()
+
+    def finish_at_limit(self) -> None:
+        """There is no room for another token, and none can be made."""
+        self._finish("length")
 
     def finish_unsampled(self) -> None:
         """A request for no tokens at all: its prompt is read, and that was it."""

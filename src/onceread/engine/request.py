@@ -16,6 +16,14 @@ DEFAULT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True, slots=True)
+class Shorter:
+    """A prompt without its oldest turns."""
+
+    prompt: tuple[int, ...]
+    dropped: tuple[int, ...]  # which messages are not in it: indices, ascending
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One prompt to read and ``n`` replies to write.
 
@@ -34,6 +42,13 @@ class Request:
     namespace: str = DEFAULT_NAMESPACE  # nothing is shared between two namespaces
     alignable: bool = True
     ignore_eos: bool = False
+    reuse_moved: bool = (
+        False  # also take what is known at other positions, though it read other text before it
+    )
+    least_moved: int = 64  # tokens of such a stretch
+    # For prompts that may lose their oldest turns: what is left of this one in so many tokens. Called on the
+    # engine's thread when the reply reaches the context's limit; None where there is no such limit to move.
+    shorter: Callable[[int], Shorter | None] | None = None
     explain: bool = False  # say in the DoneEvent where the prompt left the nearest known path
 
 
@@ -121,6 +136,7 @@ class DoneEvent:
     usage: Usage
     error: Exception | None = None
     explanation: Explanation | None = None  # if it was asked for
+    dropped: tuple[int, ...] = ()  # messages that had to go while the reply was written: see Request.shorter
 
 
 Event = TextEvent | FinishEvent | DoneEvent
@@ -192,6 +208,7 @@ class Completed:
     logprobs: list[list[TokenLogprob]] = field(default_factory=list)
     usage: Usage = Usage()
     explanation: Explanation | None = None
+    dropped: tuple[int, ...] = ()
 
 
 def gather(handle: RequestHandle) -> Completed:
@@ -202,6 +219,7 @@ def gather(handle: RequestHandle) -> Completed:
     logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
     usage = Usage()
     explanation = None
+    dropped: tuple[int, ...] = ()
     for event in handle:
         match event:
             case TextEvent():
@@ -212,5 +230,5 @@ def gather(handle: RequestHandle) -> Completed:
             case DoneEvent():
                 if event.error is not None:
                     raise event.error
-                usage, explanation = event.usage, event.explanation
-    return Completed(["".join(p) for p in parts], reasons, logprobs, usage, explanation)
+                usage, explanation, dropped = event.usage, event.explanation, event.dropped
+    return Completed(["".join(p) for p in parts], reasons, logprobs, usage, explanation, dropped)

@@ -10,26 +10,26 @@ import logging
 import time
 from collections import deque
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from onceread.cache.store import Store
 from onceread.engine.alignment import Aligner
 from onceread.engine.aside import bring_back, set_aside
+from onceread.engine.batching import Batcher, Entry
 from onceread.engine.config import EngineConfig, EngineStats
 from onceread.engine.errors import Cancelled
 from onceread.engine.explain import explain
 from onceread.engine.following import Followers, promises, will_be_forked
 from onceread.engine.loading import Loading
 from onceread.engine.marks import Marker
+from onceread.engine.moving import Mover
+from onceread.engine.overflow import fewer_turns
 from onceread.engine.planner import Plan, Planner
 from onceread.engine.pool import SequencePool
 from onceread.engine.recall import Recaller
 from onceread.engine.remember import Rememberer
 from onceread.engine.reply import Job, Phase, Reply
 from onceread.engine.sequence import Sequence
-from onceread.engine.slicing import Pace, divide
 from onceread.engine.totals import Totals
-from onceread.native.batch import Batch
 from onceread.native.context import Context
 
 logger = logging.getLogger(__name__)
@@ -37,16 +37,6 @@ logger = logging.getLogger(__name__)
 # A reply set aside comes back when it could go on for this many tokens, so that two do not swap at every step.
 _RESUME_MARGIN = 64
 _CALM = 0.02  # seconds of exports at a time while nothing runs, so that a new request waits no longer
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A reply's part of the batch: ``n`` tokens, its logits at ``index`` if it wants them."""
-
-    reply: Reply
-    n: int
-    index: int
-    samples: bool
 
 
 class Scheduler:
@@ -62,21 +52,22 @@ class Scheduler:
         self._store = store
         self.pool = SequencePool(context)
         self._planner = Planner(self.pool, Aligner(vocab.pieces, vocab.control_mask), store, limit)
-        self._loading = Loading(Recaller(context, self.pool, store, config.io_timeout) if store else None)
+        mover = Mover(context, self.pool, store, config.io_timeout) if not config.exact else None
+        recaller = Recaller(context, self.pool, store, config.io_timeout) if store is not None else None
+        self._loading = Loading(recaller, mover)
         self._rememberer: Rememberer | None = None
+        needs_marks = store is not None and not self.pool.cuttable
         if store is not None:
             self._rememberer = Rememberer(context, self.pool, store)
             self.pool.before_eviction = self._rememberer.finish
-        self._batch = Batch(context.n_batch)
+        self._batcher = Batcher(context, self.pool, config, Marker(vocab.eog_tokens) if needs_marks else None)
         self.waiting: deque[Reply] = deque()
         self.active: list[Reply] = []  # reading or writing, oldest first
         self.aside: list[Reply] = []  # oldest first
         self._followers = Followers()
-        self._marker = Marker(vocab.eog_tokens)
         self._parallel = min(config.parallel, self.pool.most_running)
         self._open: dict[int, Job] = {}  # by age; whatever fails where, nobody may be left without an answer
         self._clock = 0
-        self._pace = Pace(config.slice_seconds, config.min_slice)
         self.totals = Totals()
 
     @property
@@ -111,6 +102,7 @@ class Scheduler:
         loaded = self._loading.turn(self.active, self._clock)
         if self._config.check:
             self.pool.check()
+        self._shorten()
         entries = self._fill_batch()
         if entries:
             self._compute(entries)
@@ -129,21 +121,6 @@ class Scheduler:
                 break
         self.pool.trim(self._config.resident_cells, self._clock)
         return remembered
-
-    def _compute(self, entries: list[_Entry]) -> None:
-        started = time.perf_counter()
-        padded = self._config.exact and self._batch.n == 1
-        if padded:
-            self._batch.add([entries[0].reply.prompt[0]], 0, self._context.tmp, logits_last=False)
-        self._context.decode(self._batch)
-        if padded:
-            self._context.drop(self._context.tmp)
-        self.totals.decode_calls += 1
-        self._account(entries, time.perf_counter() - started)
-        self._take_checkpoints(entries)
-        for entry in entries:
-            if entry.samples:
-                self._after_logits(entry)
 
     def fail_all(self, error: Exception) -> None:
         """End every request with ``error``; the context is emptied, for its content is in doubt."""
@@ -169,7 +146,8 @@ class Scheduler:
             self._abandon(job, error)
 
     def close(self) -> None:
-        self._batch.close()
+        self._loading.close()
+        self._batcher.close()
 
     # -- letting in --------------------------------------------------------
 
@@ -198,7 +176,13 @@ class Scheduler:
 
     def _plan(self, reply: Reply) -> Plan:
         request = reply.job.request
-        return self._planner.plan(reply.prompt, request.namespace, request.alignable, promises(self.active))
+        return self._planner.plan(
+            reply.prompt,
+            request.namespace,
+            promises(self.active),
+            alignable=request.alignable and not reply.begun,
+            moved=reply.takes_moved and not self._config.exact,
+        )
 
     def _fits(self, plan: Plan) -> bool:
         """Is there room for the whole prompt, beside what others that read will still need?"""
@@ -244,11 +228,13 @@ class Scheduler:
             reply.leads = True
             if self._store is not None:
                 self._store.use(job.request.namespace, plan.prompt, text=job.request.alignable)
+        self._loading.begin_moving(reply, max(plan.kept, plan.stored))  # before what it takes may leave
         self.pool.make_way()
         if plan.stored > plan.kept or not sequence.settled:
             self._loading.begin(reply)
-        self._set_budget(reply)
-        reply.start_sampling()
+        if not reply.begun:
+            self._set_budget(reply)
+            reply.start_sampling()
 
     def _resume(self, resident: Sequence) -> Sequence:
         if not self.pool.cuttable and self._rememberer is not None:
@@ -260,87 +246,30 @@ class Scheduler:
         self.active.sort(key=lambda r: (r.job.order, r.index))
 
     def _set_budget(self, reply: Reply) -> None:
-        room = self._limit - len(reply.prompt)
-        wanted = reply.job.request.max_tokens
-        reply.budget = room if wanted is None else min(room, wanted)
+        request = reply.job.request
+        wanted = request.max_tokens
+        if request.shorter is not None:
+            reply.budget = self._limit if wanted is None else wanted
+        else:
+            room = self._limit - len(reply.prompt)
+            reply.budget = room if wanted is None else min(room, wanted)
 
     # -- the batch ---------------------------------------------------------
 
-    def _fill_batch(self) -> list[_Entry]:
-        batch = self._batch
-        batch.clear()
-        writers = [r for r in self.active if r.phase is Phase.WRITING][: batch.capacity]
-        while not self.pool.make_room(len(writers), self._clock):
+    def _fill_batch(self) -> list[Entry]:
+        while (entries := self._batcher.fill(self.active, self._clock)) is None:
             self._step_aside()
-            writers = [r for r in self.active if r.phase is Phase.WRITING][: batch.capacity]
-        entries = []
-        for reply in writers:
-            assert reply.sequence is not None
-            index = batch.add_one(reply.pending, len(reply.sequence), reply.sequence.id)
-            entries.append(_Entry(reply, 1, index, True))
-        readers = [r for r in self.active if r.phase is Phase.READING and r.recall is None]
-        for reply in readers:
-            self._decide_marks(reply)
-        shares = divide([r.readable for r in readers], self._slice_room(beside=len(writers)))
-        for reply, share in zip(readers, shares, strict=True):
-            n = self._room_for(share, taken=batch.n)
-            if n > 0:
-                entries.append(self._read(reply, n))
-        if not entries and readers:
-            # Readers wait for room that only another reader could give.
-            self._step_aside()
-            return self._fill_batch()
         return entries
 
-    def _room_for(self, n: int, taken: int) -> int:
-        """How many of ``n`` cells can be had beside ``taken`` ones that this batch uses already."""
-        self.pool.make_room(n + taken, self._clock)
-        return min(n, self.pool.free - taken)
-
-    def _slice_room(self, beside: int) -> int:
-        """How many prompt tokens this turn may read beside ``beside`` replies that are being written."""
-        room = self._batch.room
-        return min(room, self._pace.beside(beside)) if beside else room
-
-    def _read(self, reply: Reply, n: int) -> _Entry:
-        sequence = reply.sequence
-        assert sequence is not None
-        if not reply.job.first_slice:
-            reply.job.first_slice = time.monotonic()
-        start = len(sequence)
-        complete = start + n == len(reply.prompt)
-        index = self._batch.add(reply.prompt[start : start + n], start, sequence.id, logits_last=complete)
-        return _Entry(reply, n, index, complete)
-
-    def _account(self, entries: list[_Entry], seconds: float) -> None:
-        ledger = self.pool.ledger
-        read = 0
+    def _compute(self, entries: list[Entry]) -> None:
+        self._batcher.compute(entries)
+        self.totals.decode_calls += 1
+        self._take_checkpoints(entries)
         for entry in entries:
-            reply, sequence = entry.reply, entry.reply.sequence
-            assert sequence is not None
-            start = len(sequence)
-            if reply.phase is Phase.WRITING:
-                sequence.append_one(reply.pending, ledger.take_one(reply.pending, start))
-            else:
-                tokens = reply.prompt[start : start + entry.n]
-                sequence.append(tokens, ledger.take(tokens, start))
-                reply.job.evaluated += entry.n
-                read += entry.n
-        self._pace.observe(read, seconds)
+            if entry.samples:
+                self._after_logits(entry)
 
-    # -- checkpoints -------------------------------------------------------
-
-    def _decide_marks(self, reply: Reply) -> None:
-        """A prompt is about to be read: where are checkpoints to be taken?"""
-        assert reply.sequence is not None
-        if reply.marks is None:
-            need_none = self.pool.cuttable or self._rememberer is None
-            start = len(reply.sequence)
-            reply.set_marks([] if need_none else self._marker.marks(reply.prompt, start, reply.known))
-        while reply.marks and reply.marks[0] <= len(reply.sequence):
-            reply.marks.pop(0)  # it was loaded over it
-
-    def _take_checkpoints(self, entries: list[_Entry]) -> None:
+    def _take_checkpoints(self, entries: list[Entry]) -> None:
         for entry in entries:
             reply, sequence = entry.reply, entry.reply.sequence
             if reply.marks and sequence is not None and reply.marks[0] == len(sequence):
@@ -350,7 +279,7 @@ class Scheduler:
 
     # -- after the batch ---------------------------------------------------
 
-    def _after_logits(self, entry: _Entry) -> None:
+    def _after_logits(self, entry: Entry) -> None:
         reply = entry.reply
         if reply.phase is Phase.READING:
             siblings = self._fork(reply)
@@ -386,6 +315,9 @@ class Scheduler:
             reply.finish_unsampled()
         elif reply.sample(self._context, index):
             return
+        self._finished(reply)
+
+    def _finished(self, reply: Reply) -> None:
         self._leave(reply)
         if not reply.job.open_replies:
             self._close(reply.job, None)
@@ -418,6 +350,26 @@ class Scheduler:
     def _jobs(self) -> list[Job]:
         """Every unfinished request, oldest first."""
         return list(self._open.values())
+
+    # -- past the limit ----------------------------------------------------
+
+    def _shorten(self) -> None:
+        """Replies that have reached the limit and may lose their oldest turns are planned anew without those."""
+        for reply in [r for r in self.active if r.phase is Phase.WRITING]:
+            assert reply.sequence is not None
+            if len(reply.sequence) < self._limit:
+                continue
+            shorter = fewer_turns(reply, self._limit)
+            if shorter is None:
+                reply.finish_at_limit()
+                self._finished(reply)
+                continue
+            old = reply.sequence
+            self.active.remove(reply)
+            reply.drop_turns(shorter)
+            self.pool.retire(old, self._clock)  # what comes after takes from it what it can
+            self.waiting.appendleft(reply)
+        self._admit()
 
     # -- stepping aside ----------------------------------------------------
 

@@ -11,6 +11,9 @@ from onceread.engine.cells import CellLedger, Cells
 Tokens = np.ndarray[Any, np.dtype[np.int32]]
 
 
+EXACT = 2**31 - 1  # a position behind every token
+
+
 def as_tokens(ids: Any) -> Tokens:
     return np.asarray(ids, dtype=np.int32)
 
@@ -28,6 +31,8 @@ class Sequence:
         self.refused = False  # the store had no room for it
         self.looked = 0  # tokens up to which it was seen what the store lacks
         self.settled = True  # it can be decoded: of a memory that needs a checkpoint, that is there too
+        # From here on tokens were read behind other text than stands before them: see moving.py.
+        self.exact_until = EXACT
         self.marks: list[int] = []  # where checkpoints are to be taken of it, or were: chunks end there
         self._tokens = np.zeros(64, dtype=np.int32)
         self._cells = np.zeros(64, dtype=np.int32)
@@ -45,6 +50,11 @@ class Sequence:
     def cells(self) -> Cells:
         """A view, valid until the sequence grows."""
         return self._cells[: self._n]
+
+    @property
+    def exact(self) -> Tokens:
+        """Of the tokens those whose state is as if it had been read here; all, where nothing was moved."""
+        return self._tokens[: min(self._n, self.exact_until)]
 
     def append(self, tokens: Tokens, cells: Cells) -> None:
         end = self._n + len(tokens)

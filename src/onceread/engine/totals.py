@@ -52,6 +52,7 @@ class Totals:
             cached_context_total=self.cached.context,
             cached_memory_total=self.cached.memory,
             cached_disk_total=self.cached.disk,
+            cached_moved_total=self.cached.moved,
             completion_tokens_total=self.completion_tokens,
             decode_calls_total=self.decode_calls,
             set_aside_total=self.set_aside,

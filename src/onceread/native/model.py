@@ -26,10 +26,10 @@ class MemoryKind(Enum):
     """How a model's memory of its prompt can be cut and joined."""
 
     PLAIN = "plain attention"  # any prefix of a sequence can be shared or kept
-    # llama.cpp gives cells that have left a sequence's window to other sequences, also in a full-size cache:
-    # what stands before the window can be gone at any time, so only the end of a sequence can be continued.
+    # The others only at checkpoints. llama.cpp gives cells that have left a sequence's window to other
+    # sequences, also in a full-size cache: what stands before the window can be gone at any time.
     WINDOWED = "sliding window"
-    RECURRENT = "recurrent or hybrid"  # only whole sequences
+    RECURRENT = "recurrent or hybrid"
 
 
 class Model:

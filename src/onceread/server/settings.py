@@ -100,6 +100,7 @@ class Settings(BaseSettings):
     cache_type_k: CacheType = _setting("Context", "keys: f16, q8_0, q4_0, ...", metavar="TYPE", default="f16")
     cache_type_v: CacheType = _setting("Context", "values: the same types", metavar="TYPE", default="f16")
     flash_attn: FlashAttention = _setting("Context", "auto, on or off", metavar="WHEN", default="auto")
+    exact: bool = _setting("Context", "warm replies to the last bit; slower", default=False)
     resident_cells: int = _setting("Context", "kept there by finished chats", metavar="N", default=2048, ge=0)
 
     host: Annotated[str, AfterValidator(check_host)] = _setting(
@@ -174,11 +175,15 @@ class Settings(BaseSettings):
                 "cache_ram 0 needs no_disk_cache: what is written to disk waits in RAM; "
                 "give at least 64MiB, or --no-disk-cache for no cache behind the context"
             )
-        if self.flash_attn == "off" and self.cache_type_v not in ("f32", "f16", "bf16"):
+        no_flash = "--exact" if self.exact else "--flash-attn off"
+        if (self.exact or self.flash_attn == "off") and self.cache_type_v not in ("f32", "f16", "bf16"):
             raise ValueError(
-                f"cache_type_v {self.cache_type_v} needs flash attention: "
-                "leave out --flash-attn off, or use f16"
+                f"cache_type_v {self.cache_type_v} needs flash attention: leave out {no_flash}, or use f16"
             )
+        if self.exact and self.flash_attn == "on":
+            raise ValueError("exact needs flash attention off: leave out --flash-attn on, or --exact")
+        if self.exact and self.gpu_layers:
+            raise ValueError("exact is for the CPU only: leave out --gpu-layers, or --exact")
         return self
 
 
