@@ -25,3 +25,14 @@ class ContentInvalid(ChatError):
 
 class ContentUnsupported(ContentInvalid):
     """A message's content is of a kind this version can't read, such as an image."""
+
+
+class ConversationTooLong(ChatError):
+    """A conversation does not fit even when all is dropped that may be: see shorten.py."""
+
+    def __init__(self, needed: int, limit: int) -> None:
+        super().__init__(
+            f"the system messages and the last turn alone take {needed:,} tokens, and at most {limit:,} fit"
+        )
+        self.needed = needed
+        self.limit = limit

@@ -16,6 +16,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         cache_type_k=settings.cache_type_k,
         cache_type_v=settings.cache_type_v,
         flash_attn=settings.flash_attn,
+        reuse_moved=settings.reuse_moved,
         exact=settings.exact,
         queue_limit=settings.queue_limit,
         resident_cells=settings.resident_cells,

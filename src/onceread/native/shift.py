@@ -89,8 +89,9 @@ class Shifter:
         """Append a stretch to ``seq``, which ends at ``start``: then it ends at ``start + n``.
 
         ``blob`` is the plain state of the positions [source_start, source_start + n) of any sequence, cut to
-        just these. If it was moved before, its keys are rounded once more. No other sequence is touched, and the result can be
-        shared and exported at once. Raises StateLayoutUnknown, StateImportFailed; ``seq`` is then as before.
+        just these. If it was moved before, its keys are rounded once more. No other sequence is touched, and
+        the result can be shared and exported at once. Raises StateLayoutUnknown, StateImportFailed; ``seq`` is
+        then as before.
         """
         assert seq != self._context.tmp
         if not (n > 0 and source_start >= 0 and 0 <= start <= self._context.n_ctx - n):

@@ -56,6 +56,7 @@ class Answering:
         self._ahead: deque[tuple[int, Event]] = deque()
         self.usages: list[Usage] = []
         self._explanations: dict[int, Explanation] = {}
+        self.dropped: tuple[int, ...] = ()  # messages that had to go while the reply was written
 
     async def start(self, prepare: Callable[[], Sequence[Request]]) -> None:
         """Make the requests on a thread, hand them to the engine, and wait for the first event.
@@ -88,6 +89,7 @@ class Answering:
                         yield good  # what came before the error is the client's
                     self._raise_error(event)
                     self.usages.append(event.usage)
+                    self.dropped = event.dropped
                     if event.explanation is not None:
                         self._explanations[prompt] = event.explanation
                 good.append((prompt, event))
@@ -111,6 +113,7 @@ class Answering:
                     case DoneEvent():
                         answers[prompt].usage = event.usage
                         answers[prompt].explanation = event.explanation
+                        answers[prompt].dropped = event.dropped
         for answer, texts in zip(answers, parts, strict=True):
             answer.texts = ["".join(text) for text in texts]
         return answers

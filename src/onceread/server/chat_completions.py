@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
@@ -13,14 +14,16 @@ from onceread.engine.request import Request as EngineRequest
 from onceread.server.answering import Answering
 from onceread.server.auth import Caller, authenticate
 from onceread.server.body import read_body
+from onceread.server.chat_prompt import chat_prompt, dropped_field
 from onceread.server.chat_schemas import ChatCompletion, ChatCompletionRequest
 from onceread.server.event_stream import sse
 from onceread.server.explain import explain_field
-from onceread.server.generation_fields import capped
+from onceread.server.generation_fields import capped, moved_reuse
 from onceread.server.logprobs import TokenNames, chat_logprobs
 from onceread.server.openapi import errors, takes
 from onceread.server.reply_head import reply_head, stream_end
 from onceread.server.responding import respond
+from onceread.server.settings import Settings
 from onceread.server.state import Serving, state_of
 from onceread.server.usage import timings, usage_body
 
@@ -46,41 +49,52 @@ async def create_chat_completion(request: Request, caller: Caller = Depends(auth
     body = await read_body(request, ChatCompletionRequest)
     answering = Answering(serving.engine, state.metrics, _PROMPT)
 
-    limit = state.settings.max_tokens_limit
+    settings = state.settings
+    made = _Made(may_drop=(body.overflow or settings.overflow) == "shift")
     return await respond(
         request,
         body,
         answering,
-        lambda: [_engine_request(body, serving, caller, limit)],
-        chunks=lambda: _chunks(body, serving, answering),
-        whole=lambda answers: _completion(body, serving, answers[0]),
+        lambda: [_engine_request(body, serving, caller, settings, made)],
+        chunks=lambda: _chunks(body, serving, answering, made),
+        whole=lambda answers: _completion(body, serving, answers[0], made),
     )
+
+
+@dataclass(slots=True)
+class _Made:
+    """What became of the conversation on its way to the engine."""
+
+    may_drop: bool
+    dropped: tuple[int, ...] = ()
 
 
 def _engine_request(
-    body: ChatCompletionRequest, serving: Serving, caller: Caller, limit: int | None
+    body: ChatCompletionRequest, serving: Serving, caller: Caller, settings: Settings, made: _Made
 ) -> EngineRequest:
-    rendered = serving.template.render(
-        [message.for_template() for message in body.messages],
-        add_generation_prompt=body.opens_turn,
-        continue_final_message=bool(body.continue_final_message),
-        variables=body.chat_template_kwargs,
-    )
+    max_tokens = capped(body.token_limit, settings.max_tokens_limit)
+    prompt = chat_prompt(body, serving, may_drop=made.may_drop, max_tokens=max_tokens)
+    made.dropped = prompt.dropped
     return EngineRequest(
-        prompt=serving.tokenizer.chat(rendered),
+        prompt=prompt.tokens,
         sampling=body.sampling(serving.model.vocab.size),
-        max_tokens=capped(body.token_limit, limit),
+        max_tokens=max_tokens,
         stop=body.stop or (),
         n=body.n or 1,
         logprobs=body.alternatives,
         namespace=caller.namespace(body.cache_salt),
         alignable=True,
         ignore_eos=bool(body.ignore_eos),
+        reuse_moved=moved_reuse(body.reuse_moved, settings),
+        least_moved=settings.reuse_moved_min,
+        shorter=prompt.shorter,
         explain=bool(body.explain),
     )
 
 
-def _completion(body: ChatCompletionRequest, serving: Serving, answer: Completed) -> dict[str, Any]:
+def _completion(
+    body: ChatCompletionRequest, serving: Serving, answer: Completed, made: _Made
+) -> dict[str, Any]:
     names = TokenNames(serving.model.vocab)
     choices = [
         {
@@ -97,11 +111,12 @@ def _completion(body: ChatCompletionRequest, serving: Serving, answer: Completed
         "usage": usage_body([answer.usage]).model_dump(),
         "timings": timings([answer.usage]).model_dump(),
         **explain_field(body.explain, [answer.explanation]),
+        **dropped_field(made.may_drop, made.dropped, answer.dropped),
     }
 
 
 async def _chunks(
-    body: ChatCompletionRequest, serving: Serving, answering: Answering
+    body: ChatCompletionRequest, serving: Serving, answering: Answering, made: _Made
 ) -> AsyncIterator[bytes]:
     head: dict[str, Any] = reply_head("chatcmpl", "chat.completion.chunk", serving.name)
     if body.include_usage:
@@ -132,7 +147,10 @@ async def _chunks(
                     pass
         if out:
             yield b"".join(out)
-    more = explain_field(body.explain, answering.explanations)
+    more = {
+        **explain_field(body.explain, answering.explanations),
+        **dropped_field(made.may_drop, made.dropped, answering.dropped),
+    }
     yield stream_end(head, last, answering.usages, body.include_usage, more)
 
 

@@ -103,6 +103,9 @@ class ChatCompletionRequest(GenerationFields):
     continue_final_message: bool | None = Field(
         None, description="Go on where the last message, which must be the assistant's, stops."
     )
+    overflow: Literal["error", "shift"] | None = Field(
+        None, description="What to do at the context's limit: with `shift` the oldest turns are dropped."
+    )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Variables of the chat template, such as enable_thinking."
     )
@@ -207,3 +210,4 @@ class ChatCompletion(BaseModel):
     usage: UsageBody
     timings: Timings
     explain: ExplanationBody | None = None  # there if it was asked for
+    dropped_messages: list[int] | None = None  # there with overflow: shift. Indices in ``messages``

@@ -13,6 +13,7 @@ from typing_extensions import Self
 from onceread.native.params import SamplingParams
 from onceread.server.body import RequestModel
 from onceread.server.errors import invalid
+from onceread.server.settings import Settings
 
 MAX_N = 32
 MAX_TOP_LOGPROBS = 20
@@ -106,6 +107,9 @@ class GenerationFields(RequestModel):
     )
     grammar: Grammar | None = Field(None, description="GBNF with a rule `root`.")
     ignore_eos: bool | None = None
+    reuse_moved: bool | None = Field(
+        None, description="Also reuse what was read at other positions: an approximation."
+    )
     explain: bool | None = Field(
         None, description="Say where the prompt left the nearest known path of its namespace."
     )
@@ -182,6 +186,11 @@ def capped(max_tokens: int | None, limit: int | None) -> int | None:
     if max_tokens is None or limit is None:
         return limit if max_tokens is None else max_tokens
     return min(max_tokens, limit)
+
+
+def moved_reuse(asked: bool | None, settings: Settings) -> bool:
+    """May this request use what was read at other positions? Its own word goes before the server's."""
+    return settings.reuse_moved if asked is None else asked
 
 
 def _or(value: Any, default: Any) -> Any:

@@ -32,6 +32,7 @@ _HELP = {
     "cached_context_total": "Prompt tokens that were reused from the context",
     "cached_memory_total": "Prompt tokens that were loaded from RAM",
     "cached_disk_total": "Prompt tokens that were loaded from disk",
+    "cached_moved_total": "Prompt tokens that were reused from other positions",
     "completion_tokens_total": "Tokens written",
     "decode_calls_total": "Calls of llama_decode",
     "set_aside_total": "Times that a request was moved out of the context",

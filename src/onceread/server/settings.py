@@ -100,6 +100,11 @@ class Settings(BaseSettings):
     cache_type_k: CacheType = _setting("Context", "keys: f16, q8_0, q4_0, ...", metavar="TYPE", default="f16")
     cache_type_v: CacheType = _setting("Context", "values: the same types", metavar="TYPE", default="f16")
     flash_attn: FlashAttention = _setting("Context", "auto, on or off", metavar="WHEN", default="auto")
+    overflow: Literal["error", "shift"] = _setting(
+        "Context", "error, or shift: drop old turns", metavar="HOW", default="error"
+    )
+    reuse_moved: bool = _setting("Context", "approximate: see docs/moved.md", default=False)
+    reuse_moved_min: int = _setting("Context", "tokens of a moved stretch", metavar="N", default=64, ge=8)
     exact: bool = _setting("Context", "warm replies to the last bit; slower", default=False)
     resident_cells: int = _setting("Context", "kept there by finished chats", metavar="N", default=2048, ge=0)
 
@@ -182,6 +187,8 @@ class Settings(BaseSettings):
             )
         if self.exact and self.flash_attn == "on":
             raise ValueError("exact needs flash attention off: leave out --flash-attn on, or --exact")
+        if self.exact and self.reuse_moved:
+            raise ValueError("exact and reuse_moved exclude each other: leave out --reuse-moved, or --exact")
         if self.exact and self.gpu_layers:
             raise ValueError("exact is for the CPU only: leave out --gpu-layers, or --exact")
         return self

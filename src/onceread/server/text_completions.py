@@ -16,11 +16,12 @@ from onceread.server.body import read_body
 from onceread.server.errors import invalid
 from onceread.server.event_stream import sse
 from onceread.server.explain import explain_field
-from onceread.server.generation_fields import capped
+from onceread.server.generation_fields import capped, moved_reuse
 from onceread.server.logprobs import TextLogprobsWriter, TokenNames
 from onceread.server.openapi import errors, takes
 from onceread.server.reply_head import reply_head, stream_end
 from onceread.server.responding import respond
+from onceread.server.settings import Settings
 from onceread.server.state import Serving, state_of
 from onceread.server.text_schemas import Completion, CompletionRequest, Prompt
 from onceread.server.usage import timings, usage_body
@@ -50,32 +51,34 @@ async def create_completion(request: Request, caller: Caller = Depends(authentic
     body = await read_body(request, CompletionRequest)
     answering = Answering(serving.engine, state.metrics, _PROMPT)
 
-    limit = state.settings.max_tokens_limit
+    settings = state.settings
     return await respond(
         request,
         body,
         answering,
-        lambda: _engine_requests(body, serving, caller, limit),
+        lambda: _engine_requests(body, serving, caller, settings),
         chunks=lambda: _chunks(body, serving, answering),
         whole=lambda answers: _completion(body, serving, answers),
     )
 
 
 def _engine_requests(
-    body: CompletionRequest, serving: Serving, caller: Caller, limit: int | None
+    body: CompletionRequest, serving: Serving, caller: Caller, settings: Settings
 ) -> list[EngineRequest]:
     sampling = body.sampling(serving.model.vocab.size)
     return [
         EngineRequest(
             prompt=prompt_tokens(prompt, serving),
             sampling=sampling,
-            max_tokens=capped(body.max_tokens, limit),
+            max_tokens=capped(body.max_tokens, settings.max_tokens_limit),
             stop=body.stop or (),
             n=body.n or 1,
             logprobs=body.logprobs,
             namespace=caller.namespace(body.cache_salt),
             alignable=isinstance(prompt, str),  # token ids are taken to the letter
             ignore_eos=bool(body.ignore_eos),
+            reuse_moved=moved_reuse(body.reuse_moved, settings),
+            least_moved=settings.reuse_moved_min,
             explain=bool(body.explain),
         )
         for prompt in body.prompt
