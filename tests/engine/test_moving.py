@@ -75,12 +75,13 @@ def sliding(rng: random.Random, turns: int) -> Iterator[Tokens]:
         yield head + tuple(token for turn in history for token in turn)
 
 
-@pytest.mark.parametrize("where", ["context", "RAM", "disk"])
+@pytest.mark.parametrize("where", ["context", "a context that holds but one", "RAM", "disk"])
 def test_a_window_that_slides_on_the_clients_side_is_mostly_reused(
     make_engine: MakeEngine, tmp_path: Path, where: str
 ) -> None:
     settings = {
         "context": {},
+        "a context that holds but one": {"ctx_size": 2048},
         "RAM": {"cache_ram": 256 * MIB},
         "disk": {"cache_ram": 256 * MIB, "cache_dir": tmp_path},
     }[where]

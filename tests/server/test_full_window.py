@@ -91,7 +91,10 @@ def test_what_was_moved_is_told(small: Live) -> None:
     ask(small, messages)
     head = [{"role": "system", "content": "It is Tuesday. You are a lighthouse keeper."}]
     answer = ask(small, head + messages[1:], reuse_moved=True)
+    assert answer["approximate"] is True
     details = answer["usage"]["prompt_tokens_details"]
     assert details["cached_tokens_by_source"]["moved"] > 250
     assert sum(details["cached_tokens_by_source"].values()) == details["cached_tokens"]
-    assert ask(small, head + messages[1:])["usage"]["prompt_tokens_details"]["cached_tokens"] < 20
+    exact = ask(small, head + messages[1:])
+    assert exact["usage"]["prompt_tokens_details"]["cached_tokens"] < 20
+    assert "approximate" not in exact

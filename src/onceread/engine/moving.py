@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from onceread.cache.fetch import Fetch
 from onceread.cache.store import Store
 from onceread.cache.tree import Part
-from onceread.engine.moved import find_moved
+from onceread.engine.moved import Stretch, find_moved
 from onceread.engine.pool import SequencePool
 from onceread.engine.sequence import EXACT, Sequence, Tokens
 from onceread.native import stateblob
@@ -24,18 +24,20 @@ from onceread.native.shift import Shifter
 
 logger = logging.getLogger(__name__)
 
+_PIECE = 256  # tokens that are moved at a time, so that running streams hardly notice
 _PATHS = 8  # of the store, the last used, that are looked through
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Piece:
     """Tokens [start, start + n) of a prompt, known as [source_start, source_start + n) of a path."""
 
     start: int
     n: int
     source_start: int
-    blob: bytes | None = None  # their state, or
-    part: Part | None = None  # a chunk that has it
+    source: Sequence | None = None  # it has their state, or
+    part: Part | None = None  # a chunk does
+    blob: bytes | None = None  # a copy of it
     fetch: Fetch | None = None
 
 
@@ -62,6 +64,8 @@ class Mover:
         self._io_timeout = io_timeout
         self._shifter: Shifter | None = None
         self._refused = False
+        self._live: list[_Piece] = []  # those that are to be copied from a sequence in the context
+        pool.before_free = self._rescue
 
     def begin(self, prompt: Tokens, namespace: str, known: int, least: int) -> Moving | None:
         """What can be taken of ``prompt`` behind its first ``known`` tokens. None if nothing can."""
@@ -72,27 +76,39 @@ class Mover:
         paths = [s.tokens for s in live] + stored
         pieces: list[_Piece] = []
         for stretch in find_moved(prompt, known, paths, least):
-            if stretch.source < len(live):
-                pieces.append(self._from_context(live[stretch.source], *stretch))
-            else:
-                pieces += self._from_store(namespace, paths[stretch.source], *stretch)
+            source = live[stretch.source] if stretch.source < len(live) else None
+            pieces += self._pieces(namespace, paths[stretch.source], source, stretch)
         return Moving(prompt, pieces) if pieces else None
 
-    def _from_context(self, source: Sequence, start: int, _: int, source_start: int, n: int) -> _Piece:
-        # A copy, now: the source may go on, or have to make room for what it is copied to.
-        blob = self._context.export_range(source.id, source_start, source_start + n)
-        return _Piece(start, n, source_start, blob=stateblob.in_order(blob))
-
-    def _from_store(
-        self, namespace: str, path: Tokens, start: int, _: int, source_start: int, n: int
+    def _pieces(
+        self, namespace: str, path: Tokens, source: Sequence | None, stretch: Stretch
     ) -> list[_Piece]:
-        assert self._store is not None
+        """What the store has comes from there: it needs no copy, and never was moved before."""
+        at, end = stretch.source_start, stretch.source_start + stretch.n
+        delta = stretch.start - at
         pieces = []
-        for part in self._store.match(namespace, path[: source_start + n]).parts:
-            first, last = max(part.start, source_start), min(part.end, source_start + n)
-            if first < last:
-                pieces.append(_Piece(start + first - source_start, last - first, first, part=part))
+        if self._store is not None:
+            for part in self._store.match(namespace, path[:end]).parts:
+                if part.end > at:
+                    first = max(part.start, at)
+                    pieces.append(_Piece(first + delta, part.end - first, first, part=part))
+                    at = part.end
+        if source is not None:
+            live = [_Piece(i + delta, min(_PIECE, end - i), i, source=source) for i in range(at, end, _PIECE)]
+            self._live += live
+            pieces += live
         return pieces
+
+    def _rescue(self, sequence: Sequence) -> None:
+        """A sequence leaves the context: copy what is still to be taken from it."""
+        for piece in [piece for piece in self._live if piece.source is sequence]:
+            self._copy(piece)
+
+    def _copy(self, piece: _Piece) -> None:
+        assert piece.source is not None
+        blob = self._context.export_range(piece.source.id, piece.source_start, piece.source_start + piece.n)
+        piece.blob, piece.source = stateblob.in_order(blob), None
+        self._live.remove(piece)
 
     def _ready(self) -> bool:
         if self._shifter is None and not self._refused:
@@ -111,6 +127,8 @@ class Mover:
                 piece.fetch = self._store.fetch(piece.part)
             if not piece.fetch.done and not self._store.stuck(self._io_timeout):
                 return None
+        if piece.source is not None:
+            self._copy(piece)
         moving.pieces.popleft()
         taken = 0
         try:
@@ -152,6 +170,8 @@ class Mover:
         """Nothing that begins before ``position`` is to be taken any more."""
         while moving.pieces and moving.pieces[0].start < position:
             piece = moving.pieces.popleft()
+            if piece.source is not None:
+                self._live.remove(piece)
             if piece.fetch is not None and self._store is not None:
                 self._store.close_fetch(piece.fetch, 0)
 

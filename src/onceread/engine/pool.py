@@ -37,6 +37,7 @@ class SequencePool:
             self.most_running = max(1, (room - context.n_batch) // window)
         # What is to be done with a finished sequence before it is dropped.
         self.before_eviction: Callable[[Sequence], None] = lambda sequence: None
+        self.before_free: Callable[[Sequence], None] = lambda sequence: None
 
     @property
     def n_sequences(self) -> int:
@@ -243,6 +244,7 @@ class SequencePool:
         return min(candidates, key=lambda r: ((1 + r.hits) / (1 + max(0, clock - r.last_used)), r.last_used))
 
     def _free(self, sequence: Sequence) -> None:
+        self.before_free(sequence)
         self._context.drop(sequence.id)
         sequence.release(self.ledger)
         self._free_ids.append(sequence.id)

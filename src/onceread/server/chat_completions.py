@@ -25,7 +25,7 @@ from onceread.server.reply_head import reply_head, stream_end
 from onceread.server.responding import respond
 from onceread.server.settings import Settings
 from onceread.server.state import Serving, state_of
-from onceread.server.usage import timings, usage_body
+from onceread.server.usage import approximate_field, timings, usage_body
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
@@ -110,6 +110,7 @@ def _completion(
         "choices": choices,
         "usage": usage_body([answer.usage]).model_dump(),
         "timings": timings([answer.usage]).model_dump(),
+        **approximate_field([answer.usage]),
         **explain_field(body.explain, [answer.explanation]),
         **dropped_field(made.may_drop, made.dropped, answer.dropped),
     }
@@ -148,6 +149,7 @@ async def _chunks(
         if out:
             yield b"".join(out)
     more = {
+        **approximate_field(answering.usages),
         **explain_field(body.explain, answering.explanations),
         **dropped_field(made.may_drop, made.dropped, answering.dropped),
     }

@@ -210,4 +210,5 @@ class ChatCompletion(BaseModel):
     usage: UsageBody
     timings: Timings
     explain: ExplanationBody | None = None  # there if it was asked for
+    approximate: bool | None = None  # true where a part of the prompt was moved, see reuse_moved
     dropped_messages: list[int] | None = None  # there with overflow: shift. Indices in ``messages``

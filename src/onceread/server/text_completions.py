@@ -24,7 +24,7 @@ from onceread.server.responding import respond
 from onceread.server.settings import Settings
 from onceread.server.state import Serving, state_of
 from onceread.server.text_schemas import Completion, CompletionRequest, Prompt
-from onceread.server.usage import timings, usage_body
+from onceread.server.usage import approximate_field, timings, usage_body
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
@@ -129,6 +129,7 @@ def _completion(body: CompletionRequest, serving: Serving, answers: list[Complet
         "choices": choices,
         "usage": usage_body(usages).model_dump(),
         "timings": timings(usages).model_dump(),
+        **approximate_field(usages),
         **explain_field(body.explain, [answer.explanation for answer in answers]),
     }
 
@@ -166,5 +167,5 @@ async def _chunks(body: CompletionRequest, serving: Serving, answering: Answerin
                     pass
         if out:
             yield b"".join(out)
-    more = explain_field(body.explain, answering.explanations)
+    more = {**approximate_field(answering.usages), **explain_field(body.explain, answering.explanations)}
     yield stream_end(head, last, answering.usages, body.include_usage, more)

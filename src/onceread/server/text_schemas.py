@@ -118,3 +118,4 @@ class Completion(BaseModel):
     usage: UsageBody
     timings: Timings
     explain: ExplanationBody | list[ExplanationBody | None] | None = None  # there if it was asked for
+    approximate: bool | None = None  # true where a part of a prompt was moved, see reuse_moved

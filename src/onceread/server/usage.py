@@ -68,6 +68,11 @@ def usage_body(usages: Sequence[Usage]) -> UsageBody:
     )
 
 
+def approximate_field(usages: Sequence[Usage]) -> dict[str, bool]:
+    """The field ``approximate`` of an answer: true where a part of its prompt was moved, else absent."""
+    return {"approximate": True} if any(usage.cached.moved for usage in usages) else {}
+
+
 def timings(usages: Sequence[Usage]) -> Timings:
     """The times of the same, added up."""
     prompt_n = sum(usage.evaluated_tokens for usage in usages)
