@@ -76,12 +76,14 @@ def prompt_of(rng: random.Random, past: list[Tokens]) -> Tokens:
 BUDGETS: dict[str, dict[str, object]] = {
     "roomy": {"cache_ram": 256 * MIB},
     "no store": {"cache_ram": 0},
+    "no room for some checkpoints": {"cache_ram": 60_000},
     "little RAM": {"cache_ram": 1 * MIB},
     "windows that fill their room": {"cache_ram": 256 * MIB, "ctx_size": 512, "batch_size": 128},
     "little disk": {"cache_ram": 1 * MIB, "cache_disk": 3 * MIB},
 }
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("budget", BUDGETS)
 def test_random_requests_answer_as_if_cold(
     make_engine: Callable[..., Engine],
