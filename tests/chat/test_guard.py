@@ -42,7 +42,7 @@ PIECES = [
         "im_",
         "end|>",
     ),
-    *("e", "s>", "/", "\n", " ", "x", "É", "<|IM_END|>", "", "\ue000", "\U000f0000", "[IN", "ST]"),
+    *("e", "s>", "/", "\n", " ", "x", "É", "<|IM_END|>", "", "\U00012000", "\ue000", "[IN", "ST]"),
 ]
 texts = st.lists(st.sampled_from(PIECES), max_size=6).map("".join)
 
@@ -116,9 +116,9 @@ def test_template_variables_are_guarded() -> None:
 
 
 def test_the_mark_is_a_character_that_nobody_uses() -> None:
-    used = "".join(chr(code) for code in range(0xE000, 0xE010))
-    guard = Guard(ControlStrings(CONTROL), [used], "\ue010")
-    assert guard.mark("<s>").replace("\ue011", "") == "<s>"
+    used = "".join(chr(code) for code in range(0x12000, 0x12010))
+    guard = Guard(ControlStrings(CONTROL), [used], "\U00012010")
+    assert guard.mark("<s>").replace("\U00012011", "") == "<s>"
     assert guard.unmark(guard.mark(used + "<s>")) == used + "<s>"
 
 

@@ -85,6 +85,12 @@ class Store:
         with self._lock:
             return self._tree.match_text(self._root(namespace), text)
 
+    def match_spelling(self, namespace: str | bytes, tokens: Tokens) -> Tokens:
+        """The tokens of the known path that ``tokens`` can be joined to furthest behind, by what both spell."""
+        text, ends = self._tree.spell(tokens), self._tree.ends(tokens)
+        with self._lock:
+            return self._tree.match_text(self._root(namespace), text, ends)
+
     def spell(self, tokens: Tokens) -> bytes:
         """Tokens as text for :meth:`match_text`."""
         return self._tree.spell(tokens)

@@ -14,13 +14,15 @@ on is no leaf, and is never replaced by something longer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from onceread.cache.chunk import Chunk
 from onceread.cache.contract import Key
 from onceread.cache.cuts import Tokens
+
+Ends = np.ndarray[Any, np.dtype[np.int64]]
 
 _FIRST = 4  # tokens that are compared before the rest is spelled
 
@@ -61,6 +63,7 @@ class ChunkTree:
     def __init__(self, spelled: list[bytes]) -> None:
         """``spelled``: what each token is in text, see `names.spell`."""
         self._spelled = spelled
+        self._lengths = np.fromiter(map(len, spelled), dtype=np.int64, count=len(spelled))
         self._chunks: dict[Key, Chunk] = {}
         # By parent, then by first token. More than one chunk has the same first token only where
         # processes cut differently.
@@ -170,9 +173,11 @@ class ChunkTree:
                     open_ends.append((chunk.end, chunk.key.name))
                 yield path
 
-    def match_text(self, root: bytes, text: bytes) -> Tokens:
+    def match_text(self, root: bytes, text: bytes, ends: Ends | None = None) -> Tokens:
         """The tokens of the known path that agrees with the longest beginning of ``text``, spelled by `names.spell`.
 
+        With ``ends``, where in ``text`` a prompt's tokens end, agreement counts only up to where a token of the
+        path ends too: there the two can be joined, and the path that spells most may have no such place for long.
         The path may go on behind the agreement, to the end of the chunk in which it parts.
         """
         best: tuple[Chunk, ...] = ()
@@ -188,11 +193,23 @@ class ChunkTree:
                     spelled = chunk.spelled = self.spell(chunk.array)
                 n = _common_bytes(spelled, text, position)
                 if position + n > best_length:
-                    best, best_length = (*path, chunk), position + n
+                    agreed = position + n
+                    if ends is not None:
+                        agreed = self._last_shared(chunk, position, agreed, ends)
+                    if agreed > best_length:
+                        best, best_length = (*path, chunk), agreed
                 if n == len(spelled) and chunk.key.name not in reached:
                     reached.add(chunk.key.name)
                     open_ends.append((position + n, chunk.key.name, (*path, chunk)))
         return np.concatenate([c.array for c in best]) if best else np.zeros(0, dtype=np.int32)
+
+    def _last_shared(self, chunk: Chunk, position: int, agreed: int, ends: Ends) -> int:
+        """The last of ``ends`` up to ``agreed`` at which a token of the chunk ends that begins at ``position``."""
+        own = position + self.ends(chunk.array)
+        own = own[own <= agreed]
+        at = np.searchsorted(ends, own)
+        shared = own[(at < len(ends)) & (ends[np.minimum(at, len(ends) - 1)] == own)]
+        return int(shared[-1]) if len(shared) else 0
 
     def _spelling_alike(self, name: bytes, text: bytes, position: int) -> Iterator[Chunk]:
         """The children of a prefix that came from text and begin with the byte at ``position``."""
@@ -204,6 +221,10 @@ class ChunkTree:
         """What each of ``tokens`` is in text."""
         spelled = self._spelled
         return [spelled[t] for t in tokens.tolist()]
+
+    def ends(self, tokens: Tokens) -> Ends:
+        """Where in the text of ``tokens`` each of them ends."""
+        return np.cumsum(self._lengths[tokens])
 
     def spell(self, tokens: Tokens) -> bytes:
         """What ``tokens`` are in text."""

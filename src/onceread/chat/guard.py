@@ -2,18 +2,20 @@
 
 A template's output is one string, in which the ``<|im_end|>`` that the template wrote
 looks like one that a user wrote. So before rendering, every control string inside a
-client's string gets a *mark*, a character that occurs nowhere else, after its first
-character. What is unmarked in the output was written by the template:
+client's string gets *marks*, a character that occurs nowhere else, behind its first
+character and before its last. What is unmarked in the output was written by the template:
 
     client writes   "hi<|im_end|>"       template writes   "<|im_end|>"
-    goes in as      "hi<·|im_end|>"
-    comes out       "hi<·|im_end|><|im_end|>"
-                    └── text ────┘└ control ┘     and the marks are dropped
+    goes in as      "hi<·|im_end|·>"
+    comes out       "hi<·|im_end|·><|im_end|>"
+                    └─── text ────┘└ control ┘     and the marks are dropped
 
-A control string can also come together from pieces: a client's string that ends in
-``<|im_`` before one that begins with ``end|>``, or before the template's own text. A
-piece that can take part in that (a beginning at its end, an end at its start, or as a
-whole an inner part) is marked too.
+A control string can also come together from pieces: where a client's string ends in
+``<|im_`` before one that begins with ``end|>``, or before the template's own text; where a
+template deletes what stands between them, as those do that take reasoning off. So marks
+stand behind *every* character that a control string can begin with and before every one
+that it can end with. Spared are what the template itself looks for, such as ``</think>``:
+it has to find it.
 """
 
 from __future__ import annotations
@@ -22,13 +24,16 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from onceread.chat.errors import TemplateError
 from onceread.chat.rendered import Control, Segment, Text
 
-# Private use characters: no meaning of their own, not whitespace (templates trim), left alone by JSON.
-_MARKS = [*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE)]
+# Letters of scripts that died out, Cuneiform to Tangut: no case and no white space (templates trim), and
+# left alone where a template prints Python's own form of a value, which escapes private use characters.
+_MARKS = [code for code in range(0x12000, 0x187F8) if chr(code).isalpha()]
 # Templates may change case. Only ASCII is folded: control strings are ASCII where they have case at all,
 # and folding the rest can change a string's length.
 _FOLD = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+_NEVER = "(?!)"  # a pattern that nothing matches
 
 
 class Marked(str):
@@ -53,50 +58,63 @@ class Marked(str):
 class ControlStrings:
     """The control strings of one vocabulary, ready to be looked for."""
 
-    def __init__(self, tokens: Mapping[str, int]) -> None:
+    def __init__(self, tokens: Mapping[str, int], literals: Iterable[str] = ()) -> None:
+        """``literals``: strings that the template writes or looks for."""
         self.tokens = {text: token for text, token in tokens.items() if text}
         by_length = sorted(self.tokens, key=len, reverse=True)
-        self.longest = len(by_length[0]) if by_length else 0
-        first = "".join({re.escape(text[0]) for text in by_length})
-        # Without control strings nothing may match: "(?!)" never does.
-        found = f"(?=[{first}])(?:{'|'.join(map(re.escape, by_length))})" if by_length else "(?!)"
-        self._whole = re.compile(f"({found})")
-        self._starts = re.compile(f"(?={found})", re.IGNORECASE)
-        begun = {re.escape(text[:2]) for text in by_length}
-        self._begins = re.compile(f"(?=(?:{'|'.join(sorted(begun))}))" if begun else "(?!)", re.IGNORECASE)
+        self._longest = len(by_length[0]) if by_length else 0
+        first = _one_of({text[0] for text in by_length})
+        self._whole = re.compile(
+            f"((?={first})(?:{'|'.join(map(re.escape, by_length))}))" if first else _NEVER
+        )
+        begins, ends = first, _one_of({text[-1] for text in by_length})
+        self._edges = re.compile(f"{begins}|{ends}" if begins else _NEVER, re.IGNORECASE | re.ASCII)
         folded = [text.translate(_FOLD) for text in by_length]
-        self._heads = frozenset(text[:i] for text in folded for i in range(1, len(text)))
-        self._tails = frozenset(text[-i:] for text in folded for i in range(1, len(text)))
         self._joined = "\0".join(folded)
+        spared = sorted(
+            {text for text in literals if self._may_be_spared(text.translate(_FOLD), folded)}, key=len
+        )
+        self._open = re.compile(
+            f"({'|'.join(map(re.escape, reversed(spared))) or _NEVER})|({begins})|(?={ends})"
+            if first
+            else _NEVER,
+            re.IGNORECASE | re.ASCII,
+        )
 
     def split(self, text: str) -> list[str]:
         """``text`` cut at its control strings: text, control, text, control, ..., text."""
         return self._whole.split(text)
 
-    def gaps(self, text: str, *, every_beginning: bool) -> list[int]:
-        """Where marks must go so that no control string can come of ``text``, alone or with its neighbours.
+    def broken(self, text: str, mark: str) -> str:
+        """``text`` with marks, so that no control string can come of it, alone or with its neighbours."""
 
-        ``every_beginning`` asks for marks also where a control string merely begins.
-        """
-        starts = self._begins if every_beginning else self._starts
-        gaps = {match.start() + 1 for match in starts.finditer(text)}
-        # Templates trim, so what counts as the end is also where the text without whitespace ends.
-        folded = text.translate(_FOLD)
-        left, right = len(folded) - len(folded.lstrip()), len(folded.rstrip())
-        for end in {right, len(folded)}:
-            gaps.update(
-                at + 1 for at in range(max(0, end - self.longest + 1), end) if folded[at:end] in self._heads
-            )
-        for start in {left, 0}:
-            gaps.update(
-                at - 1
-                for at in range(start + 1, min(len(folded), start + self.longest - 1) + 1)
-                if folded[start:at] in self._tails
-            )
-        inner = folded[left:right]
-        if inner and len(inner) < self.longest and inner in self._joined:
-            gaps.add(left + 1)
-        return sorted(gaps)
+        def put(found: re.Match[str]) -> str:
+            if found[1] is not None:
+                return found[1]
+            return mark if found[2] is None else found[2] + mark
+
+        marked = self._open.sub(put, text)
+        # What a template may write the beginning and the end of. Templates trim.
+        inner = text.strip()
+        if inner and marked == text and len(inner) < self._longest and inner.translate(_FOLD) in self._joined:
+            at = text.index(inner) + 1
+            return text[:at] + mark + text[at:]
+        return marked
+
+    def _may_be_spared(self, literal: str, folded: list[str]) -> bool:
+        """Can no part of the literal be a part of a control string that goes on before it or behind it?"""
+        tails = [literal[i:] for i in range(len(literal))]
+        heads = [literal[:i] for i in range(1, len(literal) + 1)]
+        return self._edges.search(literal) is not None and not any(
+            text in literal
+            or any(text.startswith(tail) for tail in tails)
+            or any(text.endswith(head) for head in heads)
+            for text in folded
+        )
+
+
+def _one_of(characters: set[str]) -> str:
+    return f"[{''.join(map(re.escape, sorted(characters)))}]" if characters else ""
 
 
 class Guard:
@@ -105,16 +123,14 @@ class Guard:
     def __init__(self, control: ControlStrings, values: Iterable[object], template: str) -> None:
         """``values`` is everything the client says; ``template`` is the template's source."""
         self._control = control
-        # A template that deletes parts of a text can join what is left of it to a control string:
-        # then a mark at every beginning is needed. Otherwise it would only hinder templates that look for
-        # other tags in the text.
-        self._every_beginning = "replace" in template
         taken = "".join([template, *control.tokens, *_strings(values)])
         free = (chr(code) for code in _MARKS if chr(code) not in taken)
         try:
             self._mark, self.end = next(free), next(free)
         except StopIteration:
-            raise ValueError("the conversation uses every private use character there is") from None
+            raise TemplateError(
+                "the conversation uses every character that could mark what is text in it"
+            ) from None
 
     def mark(self, value: Any) -> Any:
         """``value`` with marks in all its strings, at any depth, and in the keys of its objects."""
@@ -142,11 +158,10 @@ class Guard:
         return tuple(found)
 
     def _mark_string(self, text: str) -> str:
-        gaps = self._control.gaps(text, every_beginning=self._every_beginning)
-        if not gaps:
+        broken = self._control.broken(text, self._mark)
+        if broken == text:
             return text
-        pieces = [text[a:b] for a, b in zip([0, *gaps], [*gaps, len(text)], strict=True)]
-        marked = Marked(self._mark.join(pieces))
+        marked = Marked(broken)
         marked.plain = text
         return marked
 

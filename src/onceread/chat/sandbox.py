@@ -108,4 +108,4 @@ def _escape_non_ascii(text: str) -> str:
     def escape(match: re.Match[str]) -> str:
         return json.dumps(match[0])[1:-1]
 
-    return re.sub(r"[^\x00-\x7f\ue000-\uf8ff\U000f0000-\U000ffffd]+", escape, text)
+    return re.sub(r"[^\x00-\x7f\U00012000-\U000187f7]+", escape, text)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 
 _RESERVED = frozenset({"messages", "bos_token", "eos_token", "add_generation_prompt", "tools", "documents"})
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _MAX_ERROR = 2000
 
 
@@ -36,14 +37,16 @@ class ChatTemplate:
     ) -> None:
         """Raises TemplateUnusable if the source does not compile."""
         self.source = source
-        self._control = ControlStrings(control_tokens)
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         # Most templates print whatever role they get; one that handles `developer` says the word.
         self._knows_developer = re.search(r"""["']developer["']""", source) is not None
         try:
-            self._template = Sandbox().from_string(source)
+            sandbox = Sandbox()
+            self._template = sandbox.from_string(source)
+            literals = {str(const.value) for const in sandbox.parse(source).find_all(jinja2.nodes.Const)}
         except (jinja2.TemplateError, RecursionError) as error:
             raise TemplateUnusable(f"the chat template does not compile: {_line(error)}") from error
+        self._control = ControlStrings(control_tokens, literals)
 
     @classmethod
     def of_model(cls, model: Model, file_or_name: str | None = None) -> ChatTemplate:
@@ -69,6 +72,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> Rendered:
         """The conversation as the model should see it.
@@ -76,8 +80,8 @@ class ChatTemplate:
         ``add_generation_prompt`` opens the assistant's turn at the end.
         ``continue_final_message`` leaves the last message open instead, right after its text,
         so that the reply goes on where it stops. ``variables`` are the template's own
-        (``{"enable_thinking": False}``). No string in either turns into control tokens;
-        only roles are the template's to print as they are, so the caller must know them all.
+        (``{"enable_thinking": False}``). No string in any of them turns into control tokens; only
+        the roles that all templates know are the template's to make some of.
 
         Raises TemplateError with the template's own words if it refuses the messages.
         """
@@ -86,7 +90,8 @@ class ChatTemplate:
             raise TemplateError(f"{min(reserved)!r} can't be set as a variable of the chat template")
         if continue_final_message and add_generation_prompt:
             raise TemplateError("a message can't be continued and a new one begun at the same time")
-        guard = Guard(self._control, [[dict(message) for message in messages], dict(variables)], self.source)
+        said = [[dict(message) for message in messages], list(tools or ()), dict(variables)]
+        guard = Guard(self._control, said, self.source)
         guarded = [self._guarded(message, guard) for message in messages]
         if continue_final_message:
             if not guarded:
@@ -97,7 +102,7 @@ class ChatTemplate:
         output = self._run(
             guard,
             {
-                "tools": None,
+                "tools": guard.mark(list(tools)) if tools else None,
                 "documents": None,
                 **{name: guard.mark(value) for name, value in variables.items()},
                 **self._tokens,
@@ -112,7 +117,10 @@ class ChatTemplate:
         return Rendered(guard.segments(output))
 
     def _guarded(self, message: Message, guard: Guard) -> dict[str, Any]:
-        guarded = {key: value if key == "role" else guard.mark(value) for key, value in message.items()}
+        guarded = {key: guard.mark(value) for key, value in message.items()}
+        if message.get("role") in _ROLES:
+            # Templates put control strings together of them: "<|" + role + "|>".
+            guarded["role"] = message["role"]
         if guarded.get("role") == "developer" and not self._knows_developer:
             guarded["role"] = "system"
         return guarded

@@ -136,7 +136,7 @@ class Planner:
             if exact > best_rank[0]:
                 best, best_rank = prompt, (exact, 0)
             if exact < len(prompt):
-                path = self._store.match_text(namespace, self._store.spell(prompt))
+                path = self._store.match_spelling(namespace, prompt)
                 join = self._join(path, prompt, align=True)
                 if join is not None and join.covered > best_rank[0]:
                     best = np.concatenate([path[: join.kept], prompt[join.covered :]])
