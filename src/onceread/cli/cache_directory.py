@@ -43,6 +43,8 @@ class DirectoryUse(BaseModel):
     pinned_bytes: int
     chunks: int
     tokens: int
+    checkpoints: int = 0
+    checkpoint_bytes: int = 0  # of ``bytes``
     models: list[ModelUse]
 
 
@@ -132,6 +134,8 @@ class DirectoryCache:
             pinned_bytes=totals.pinned_bytes,
             chunks=totals.chunks,
             tokens=totals.tokens,
+            checkpoints=totals.checkpoints,
+            checkpoint_bytes=totals.checkpoint_bytes,
             models=models,
         )
 

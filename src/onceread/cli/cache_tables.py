@@ -138,6 +138,8 @@ def show_directory(console: Console, use: DirectoryUse, now: float | None = None
     pinned = f", {size(use.pinned_bytes)} pinned" if use.pinned_bytes else ""
     console.print(Text(f"{size(use.bytes)}{of}{pinned} in {clean(use.directory)}"))
     console.print(Text(f"{_count(use.chunks, 'chunk')} of {_count(use.tokens, 'token')}"))
+    if use.checkpoints:
+        console.print(Text(f"{_count(use.checkpoints, 'checkpoint')} of {size(use.checkpoint_bytes)}"))
     if use.models:
         table = _table(">MiB", ">tokens", ">chunks", ">last used", "model")
         for model in use.models:
