@@ -84,18 +84,18 @@ def measure(path: Path, n: int, ctx_size: int, swa_full: bool) -> dict[str, Any]
                 "checkpoint ms": milliseconds(lambda: checkpoints.checkpoint(context, 0, n)),
                 "segment of 256 ms": milliseconds(lambda: checkpoints.segment(context, 0, 0, 256)),
                 "branch ms": milliseconds(lambda: checkpoints.branch(context, 0, 1, part, n)),
-                "rewind ms": milliseconds(lambda: checkpoints.rewind(context, 1, part, n)),
+                "rewind ms": milliseconds(lambda: checkpoints.settle(context, 1, part, n)),
                 "restore ms": milliseconds(lambda: checkpoints.restore(context, 2, segments, part, n)),
             }
             context.drop(1)
             context.drop(2)
             figures["decode 1"] = rate(range(1))
-            checkpoints.rewind(context, 0, part, n)
+            checkpoints.settle(context, 0, part, n)
             for seq in (1, 2, 3):
                 checkpoints.branch(context, 0, seq, part, n)
             figures["decode 4"] = rate(range(4))
             for seq in range(4):
-                checkpoints.rewind(context, seq, part, n)
+                checkpoints.settle(context, seq, part, n)
             figures["decode 1 beside 3 idle"] = rate(range(1))
             figures["MiB of the context"] = resident_mib() - before
             batch.close()

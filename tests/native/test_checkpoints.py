@@ -29,9 +29,9 @@ def test_a_sequence_goes_back_to_its_checkpoint(bench: Bench) -> None:
     bench.read(PAST)
     part = checkpoints.checkpoint(bench.context, 0, 300)
     bench.read(OTHER, 300)
-    checkpoints.rewind(bench.context, 0, part, 300)
+    checkpoints.settle(bench.context, 0, part, 300)
     assert bench.off(PAST, MORE) < BOUND
-    checkpoints.rewind(bench.context, 0, part, 300)
+    checkpoints.settle(bench.context, 0, part, 300)
     assert bench.off(PAST, OTHER) < BOUND
 
 
@@ -301,7 +301,7 @@ class Walk:
         seq = self.rng.randrange(3)
         if self.marks[seq]:
             length = self.rng.choice(list(self.marks[seq]))
-            checkpoints.rewind(self.context, seq, self.marks[seq][length], length)
+            checkpoints.settle(self.context, seq, self.marks[seq][length], length)
             self._cut(seq, length)
 
     def branch(self) -> None:

@@ -45,7 +45,7 @@ def test_a_window_rolled_back_past_itself_is_seen(bench: Bench) -> None:
     with pytest.raises(SequenceWrong):
         checkpoints.checkpoint(bench.context, 0, 300)
     assert bench.off(PAST, MORE) > BOUND, "the trap is gone"
-    checkpoints.rewind(bench.context, 0, part, 300)
+    checkpoints.settle(bench.context, 0, part, 300)
     assert bench.off(PAST, MORE) < BOUND
 
 
@@ -117,7 +117,7 @@ def test_attention_beyond_the_checkpoint_is_dropped(bench: Bench) -> None:
     assert bench.context.length(0) == 300, "the trap: it looks whole"
     with pytest.raises(SequenceWrong, match="400"):
         checkpoints.verify(bench.context, 0, 300)
-    checkpoints.rewind(bench.context, 0, part, 300)
+    checkpoints.settle(bench.context, 0, part, 300)
     assert checkpoints.attention_cells(bench.context, 0) == 300
 
 
@@ -194,7 +194,7 @@ def test_an_abort_spoils_every_sequence_of_the_batch_and_no_other(bench: Bench, 
     for seq in (0, 1):
         with pytest.raises(SequenceWrong):
             checkpoints.verify(context, seq, len(pasts[seq]))
-        checkpoints.rewind(context, seq, parts[seq], len(pasts[seq]))
+        checkpoints.settle(context, seq, parts[seq], len(pasts[seq]))
     for seq in (0, 1, 2):
         checkpoints.verify(context, seq, len(pasts[seq]))
         assert bench.off(pasts[seq], MORE, seq=seq) < BOUND
@@ -206,7 +206,7 @@ def test_a_window_is_whole_again_after_an_abort(bench: Bench) -> None:
     part = checkpoints.checkpoint(bench.context, 0, 300)
     with Stop(bench.context, 5), pytest.raises(DecodeAborted):
         bench.read(OTHER[:BATCH], 300)
-    checkpoints.rewind(bench.context, 0, part, 300)
+    checkpoints.settle(bench.context, 0, part, 300)
     assert bench.off(PAST, MORE) < BOUND
 
 

@@ -151,12 +151,7 @@ class Mover:
         if blob is None:
             return None
         stateblob.check(blob, chunk.start, chunk.n)
-        end = piece.source_start + piece.n
-        if end < chunk.end:
-            blob = stateblob.cut(blob, end - chunk.start)[0]
-        if piece.source_start > chunk.start:
-            blob = stateblob.cut(blob, piece.source_start - chunk.start)[1]
-        return blob
+        return stateblob.part(blob, chunk.start, piece.source_start, piece.source_start + piece.n)
 
     def _append(self, sequence: Sequence, piece: _Piece, blob: bytes, prompt: Tokens) -> None:
         assert self._shifter is not None

@@ -121,13 +121,9 @@ class Recaller:
             return 0
         tokens = recall.prompt[start:end]
         assert np.array_equal(tokens, chunk.array[start - chunk.start : end - chunk.start])
-        blob = fetch.blob
-        stateblob.check(blob, chunk.start, chunk.n)
+        stateblob.check(fetch.blob, chunk.start, chunk.n)
         # No cells are spent on what is not wanted, not even for a moment: there may be none to spare.
-        if end < chunk.end:
-            blob = stateblob.cut(blob, end - chunk.start)[0]
-        if start > chunk.start:
-            blob = stateblob.cut(blob, start - chunk.start)[1]
+        blob = stateblob.part(fetch.blob, chunk.start, start, end)
         if not self._pool.make_room(end - start, clock):
             return 0
         if self._pool.cuttable:

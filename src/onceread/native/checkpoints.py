@@ -142,6 +142,7 @@ def lend(context: Context, src: int, dst: int, end: int) -> None:
 def settle(context: Context, seq: int, part: bytes, length: int) -> None:
     """Put a checkpoint into a sequence that has the attention of [0, length), and drop what lies beyond.
 
+    So a live sequence goes back to a checkpoint of its own, too.
     Raises StateImportFailed, StateLayoutUnknown, SequenceWrong; the sequence is then empty.
     """
     assert needs_checkpoints(context)
@@ -155,11 +156,6 @@ def settle(context: Context, seq: int, part: bytes, length: int) -> None:
     except BaseException:
         context.drop(seq)
         raise
-
-
-def rewind(context: Context, seq: int, part: bytes, length: int) -> None:
-    """Take a live sequence back to a checkpoint of its own. On failure it is empty: see :func:`settle`."""
-    settle(context, seq, part, length)
 
 
 def branch(context: Context, src: int, dst: int, part: bytes, length: int) -> None:

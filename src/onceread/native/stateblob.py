@@ -119,6 +119,14 @@ def cut(blob: bytes, n: int) -> tuple[bytes, bytes]:
     return _slice(blob, whole, 0, n), _slice(blob, whole, n, whole.cells)
 
 
+def part(blob: bytes, start: int, first: int, last: int) -> bytes:
+    """Of a blob that begins at position ``start`` the cells [first, last). Raises StateLayoutUnknown."""
+    n = layout(blob).cells
+    if last < start + n:
+        blob = cut(blob, last - start)[0]
+    return cut(blob, first - start)[1] if first > start else blob
+
+
 def check(blob: bytes, start: int, n: int) -> None:
     """Raise StateLayoutUnknown unless the blob holds the ``n`` positions from ``start`` on, in order.
 
