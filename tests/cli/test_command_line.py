@@ -57,7 +57,7 @@ def test_help_of_serve_fits_a_screen_and_groups_its_options() -> None:
     assert len(lines) <= 50
     assert max(map(len, lines)) <= 80
     titles = [line.split("─ ")[1].split(" ─")[0] for line in lines if line.startswith("╭─ ")]
-    assert titles[1:6] == ["Model", "Context", "Server", "Access and limits", "Cache"]
+    assert titles[1:5] == ["Model and context", "Server", "Access and limits", "Cache"]
     options = [line for line in lines if line.startswith("│ --")]
     assert len(options) >= 30
     assert "…" not in done.stdout

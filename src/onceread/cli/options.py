@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import typer
 
-from onceread.server.settings import Settings, field_meta
+from onceread.server.settings import Settings, field_meta, is_hidden
 
 
 def option(name: str) -> Any:
@@ -23,6 +23,7 @@ def option(name: str) -> Any:
         help=text.replace("[", r"\["),  # rich's markup
         metavar=metavar or None,
         rich_help_panel=group,
+        hidden=is_hidden(name),
         show_default=False,
         autocompletion=(lambda: choices) if choices else None,
     )

@@ -54,9 +54,17 @@ class SettingsError(Exception):
     """A setting that can't be used. The message is one line that names the flag, variable or key."""
 
 
-def _setting(group: str, help: str, *, metavar: str = "", flag: str = "", **limits: Any) -> Any:  # noqa: A002
-    """A field with what the command line and the documentation say of it."""
-    extra: dict[str, Any] = {"group": group, "metavar": metavar, "flag": flag}
+def _setting(
+    group: str,
+    help: str,  # noqa: A002
+    *,
+    metavar: str = "",
+    flag: str = "",
+    hidden: bool = False,
+    **limits: Any,
+) -> Any:
+    """A field with what the command line and the documentation say of it; --help leaves out what is ``hidden``."""
+    extra: dict[str, Any] = {"group": group, "metavar": metavar, "flag": flag, "hidden": hidden}
     return Field(description=help, json_schema_extra=extra, **limits)
 
 
@@ -74,39 +82,61 @@ class Settings(BaseSettings):
     )
 
     model: Path | None = _setting(
-        "Model", "GGUF file (default: the demo model)", metavar="FILE", default=None
+        "Model and context", "GGUF file (default: the demo model)", metavar="FILE", default=None
     )
     model_name: str | None = _setting(
-        "Model", "name in the API (default: the file's)", metavar="NAME", default=None, min_length=1
+        "Model and context",
+        "name in the API (default: the file's)",
+        metavar="NAME",
+        default=None,
+        min_length=1,
     )
     chat_template: str | None = _setting(
-        "Model", "Jinja file or name, over the GGUF's", metavar="FILE|NAME", default=None, min_length=1
+        "Model and context",
+        "Jinja file or name, over the GGUF's",
+        metavar="FILE|NAME",
+        default=None,
+        min_length=1,
     )
-    gpu_layers: int = _setting("Model", "layers on the GPU, -1 = all", metavar="N", default=0, ge=-1)
+    gpu_layers: int = _setting(
+        "Model and context", "layers on the GPU, -1 = all", metavar="N", default=0, ge=-1
+    )
 
     ctx_size: int | None = _setting(
-        "Context", "total cells (default: by free memory)", metavar="N", default=None, ge=64
+        "Model and context", "total cells (default: by free memory)", metavar="N", default=None, ge=64
     )
-    parallel: int = _setting("Context", "requests decoding together", metavar="N", default=4, ge=1, le=128)
+    parallel: int = _setting(
+        "Model and context", "requests decoding together", metavar="N", default=4, ge=1, le=128
+    )
     batch_size: int = _setting(
-        "Context", "prompt tokens per slice", metavar="N", default=512, ge=32, le=16384
+        "Model and context", "prompt tokens per slice", metavar="N", default=512, ge=32, le=16384
     )
     threads: int | None = _setting(
-        "Context", "for decoding (default: by cores)", metavar="N", default=None, ge=1, le=512
+        "Model and context", "for decoding (default: by cores)", metavar="N", default=None, ge=1, le=512
     )
     threads_batch: int | None = _setting(
-        "Context", "for prefill (default: by cores)", metavar="N", default=None, ge=1, le=512
+        "Model and context", "for prefill (default: by cores)", metavar="N", default=None, ge=1, le=512
     )
-    cache_type_k: CacheType = _setting("Context", "keys: f16, q8_0, q4_0, ...", metavar="TYPE", default="f16")
-    cache_type_v: CacheType = _setting("Context", "values: the same types", metavar="TYPE", default="f16")
-    flash_attn: FlashAttention = _setting("Context", "auto, on or off", metavar="WHEN", default="auto")
+    cache_type_k: CacheType = _setting(
+        "Model and context", "keys: f16, q8_0, q4_0, ...", metavar="TYPE", default="f16"
+    )
+    cache_type_v: CacheType = _setting(
+        "Model and context", "values: the same types", metavar="TYPE", default="f16"
+    )
+    flash_attn: FlashAttention = _setting(
+        "Model and context", "auto, on or off", metavar="WHEN", default="auto"
+    )
     overflow: Literal["error", "shift"] = _setting(
-        "Context", "error, or shift: drop old turns", metavar="HOW", default="error"
+        "Model and context", "error, or shift: drop old turns", metavar="HOW", default="error"
     )
-    reuse_moved: bool = _setting("Context", "approximate: see docs/moved.md", default=False)
-    reuse_moved_min: int = _setting("Context", "tokens of a moved stretch", metavar="N", default=64, ge=8)
-    exact: bool = _setting("Context", "warm replies to the last bit; slower", default=False)
-    resident_cells: int = _setting("Context", "kept there by finished chats", metavar="N", default=2048, ge=0)
+    reuse_moved: bool = _setting("Model and context", "approximate: see docs/moved.md", default=False)
+    reuse_moved_min: int = _setting(
+        "Model and context", "tokens of a moved stretch", metavar="N", hidden=True, default=64, ge=8
+    )
+    exact: bool = _setting("Model and context", "warm replies to the last bit; slower", default=False)
+    resident_cells: int = _setting(
+        "Model and context", "kept there by finished chats", metavar="N", default=2048, ge=0
+    )
 
     host: Annotated[str, AfterValidator(check_host)] = _setting(
         "Server", "address to bind", metavar="HOST", default="127.0.0.1"
@@ -201,6 +231,12 @@ def field_meta(name: str) -> tuple[str, str, str, str]:
     assert isinstance(extra, dict)
     flag = str(extra["flag"]) or "--" + name.replace("_", "-")
     return str(extra["group"]), flag, str(extra["metavar"]), field.description or ""
+
+
+def is_hidden(name: str) -> bool:
+    """Is a setting too special for the command line's help? docs/configuration.md has it all the same."""
+    extra = Settings.model_fields[name].json_schema_extra
+    return isinstance(extra, dict) and bool(extra["hidden"])
 
 
 def default_config_path() -> Path:
