@@ -149,6 +149,25 @@ def test_only_who_asked_for_it_gets_what_was_moved(make_engine: MakeEngine, plai
     reference.close()
 
 
+def test_who_takes_what_another_one_moved_is_told_so_too(make_engine: MakeEngine) -> None:
+    rng = random.Random(11)
+    engine = make_engine(cache_ram=256 * MIB)
+    a, b, note = words(rng, 200), words(rng, 300), words(rng, 40)
+    ask(engine, a + b)
+    for more in ((), words(rng, 20), words(rng, 20)):
+        assert ask(engine, note + b + more).usage.cached.moved >= 299
+    ask(engine, note + b, moved=False)
+    usage = ask(engine, note + b).usage
+    assert (usage.cached.moved, usage.evaluated_tokens) == (0, 1), "what was read in its place goes first"
+
+
+def test_what_was_moved_leaves_the_context_when_it_takes_too_much(make_engine: MakeEngine) -> None:
+    engine = make_engine(cache_ram=256 * MIB)
+    for prompt in sliding(random.Random(12), 4):
+        ask(engine, prompt)
+    assert engine.stats().residents == 1
+
+
 def test_other_conversations_are_not_disturbed_while_something_is_moved(
     make_engine: MakeEngine, plain: Model
 ) -> None:
@@ -212,6 +231,10 @@ def test_a_reply_goes_on_past_the_limit_without_the_oldest_turns(make_engine: Ma
     assert done.reasons == ["length"]
     assert done.dropped
     assert done.usage.prompt_tokens == 900
+    assert done.usage.moved_later > 0
+    assert done.usage.cached.moved == 0
+    kept = ask(engine, prompt, 400, moved=False, shifts=False, shorter=dropping(head, turns))
+    assert (kept.usage.completion_tokens, kept.usage.moved_later) == (400, 0)
     # Without leave to drop anything, the limit is the end.
     done = ask(engine, prompt, 400, moved=False)
     assert done.usage.completion_tokens == 1024 - 900

@@ -75,6 +75,8 @@ class Loading:
         taken = self._mover.step(reply.moving, reply.sequence, clock)
         if taken and reply.leads:
             reply.job.moved += taken
+        elif taken and reply.job.dropped:
+            reply.job.moved_later += taken
         return taken is not None
 
     def close(self) -> None:

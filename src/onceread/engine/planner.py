@@ -60,27 +60,25 @@ class Planner:
         promised: dict[int, Promise],
         *,
         alignable: bool = True,
-        moved: bool = False,
     ) -> Plan:
         """``promised``: for sequences that are being read, by id, what they will hold.
 
-        With ``moved`` what was taken from other positions may be shared as if it had been read.
+        What was taken from other positions is in no plan: see moving.py.
         """
         whole = prompt
         if alignable:
             whole = self._aligned(prompt, namespace, promised)
         if self._pool.cuttable:
-            return self._plan_plain(whole, namespace, promised, moved)
+            return self._plan_plain(whole, namespace, promised)
         return self._plan_checkpointed(whole, namespace, promised)
 
-    def _plan_plain(self, whole: Tokens, namespace: str, promised: dict[int, Promise], moved: bool) -> Plan:
+    def _plan_plain(self, whole: Tokens, namespace: str, promised: dict[int, Promise]) -> Plan:
         stored = 0
         if self._store is not None:
             stored = self._store.match(namespace, whole[:-1]).length
         best, best_rank = Plan(whole, stored=stored), (stored, 1, 0)
         for source in self._sources(namespace):
-            held = source.tokens if moved and source.id not in promised else _held(source, promised)
-            kept = min(common_prefix(held, whole), len(whole) - 1)
+            kept = min(common_prefix(_held(source, promised), whole), len(whole) - 1)
             if not kept:
                 continue
             resumable = source in self._pool.residents and kept == len(source)

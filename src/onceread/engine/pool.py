@@ -187,12 +187,13 @@ class SequencePool:
         return self.make_room(wanted, clock)
 
     def trim(self, cells: int, clock: int) -> None:
-        """Drop residents that the store has, until those left take at most ``cells``; the last finished one stays.
+        """Drop residents that the store has or will never have, until those left take at most ``cells``.
 
-        Every used cell slows every sequence, and loading one back costs a thousandth of reading it.
+        The last finished one stays. Every used cell slows every sequence, and loading one back costs a thousandth
+        of reading it.
         """
         while len(self.residents) > 1 and self.ledger.freed_by([r.cells for r in self.residents]) > cells:
-            candidates = [r for r in self.residents[:-1] if r.saved]
+            candidates = [r for r in self.residents[:-1] if r.saved or r.exact_until < len(r)]
             if not candidates:
                 return
             self._evict(self._least_valuable(candidates, clock))

@@ -56,6 +56,7 @@ class Job:
         default_factory=lambda: {"memory": 0, "disk": 0}
     )  # of them from the store
     moved: int = 0  # of them from other positions
+    moved_later: int = 0  # beside those, when turns were dropped
     dropped: tuple[int, ...] = ()  # messages that had to go
     evaluated: int = 0  # that went through llama_decode for it, some perhaps twice
     completion_tokens: int = 0
@@ -95,6 +96,7 @@ class Job:
                 context=self.kept, memory=self.loaded["memory"], disk=self.loaded["disk"], moved=self.moved
             ),
             completion_tokens=self.completion_tokens,
+            moved_later=self.moved_later,
             queue_seconds=max(0.0, self.admitted - self.handle.created) if self.admitted else 0.0,
             prompt_seconds=max(0.0, self.first_token - self.first_slice) if self.first_token else 0.0,
             decode_seconds=max(0.0, self.last_token - self.first_token) if self.first_token else 0.0,
@@ -179,7 +181,7 @@ class Reply:
         self.sequence = None
         self.phase = Phase.WAITING
         self.forkable = self.leads = False
-        self.takes_moved = True
+        self.takes_moved = self.job.request.shifts
         self.marks = None
 
     def set_marks(self, marks: Iterable[int]) -> None:

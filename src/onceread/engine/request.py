@@ -46,6 +46,9 @@ class Request:
         False  # also take what is known at other positions, though it read other text before it
     )
     least_moved: int = 64  # tokens of such a stretch
+    shifts: bool = (
+        True  # what is left when turns are dropped at the limit may be moved; else it is read again
+    )
     # For prompts that may lose their oldest turns: what is left of this one in so many tokens. Called on the
     # engine's thread when the reply reaches the context's limit; None where there is no such limit to move.
     shorter: Callable[[int], Shorter | None] | None = None
@@ -120,6 +123,7 @@ class Usage:
     evaluated_tokens: int = 0  # prompt tokens that went through llama_decode for this request
     cached: CachedBySource = CachedBySource()
     completion_tokens: int = 0  # of all n replies
+    moved_later: int = 0  # tokens moved while replies were written, when turns were dropped at the limit
     queue_seconds: float = 0.0
     prompt_seconds: float = 0.0  # from the first slice to the first sampled token
     decode_seconds: float = 0.0  # from the first sampled token to the last

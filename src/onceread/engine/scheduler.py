@@ -181,7 +181,6 @@ class Scheduler:
             request.namespace,
             promises(self.active),
             alignable=request.alignable and not reply.begun,
-            moved=reply.takes_moved and not self._config.exact,
         )
 
     def _fits(self, plan: Plan) -> bool:

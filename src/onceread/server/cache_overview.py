@@ -58,7 +58,7 @@ async def read_cache(request: Request) -> Overview:
                 memory=stats.cached_memory_total,
                 disk=stats.cached_disk_total,
                 shared=0,
-                moved=0,
+                moved=stats.cached_moved_total,
             ),
         ),
         unwritten_bytes=cache.unwritten_bytes,

@@ -87,6 +87,7 @@ def _engine_request(
         ignore_eos=bool(body.ignore_eos),
         reuse_moved=moved_reuse(body.reuse_moved, settings),
         least_moved=settings.reuse_moved_min,
+        shifts=body.reuse_moved is not False,
         shorter=prompt.shorter,
         explain=bool(body.explain),
     )

@@ -71,11 +71,17 @@ class CompletionRequest(GenerationFields):
     best_of: int | None = Field(None, ge=1, le=1)
 
     suffix: Any = Field(None, json_schema_extra={"enum": ["", None]})
+    overflow: Any = Field(None, json_schema_extra={"enum": ["error", None]})  # raw prompts have no turns
 
     @field_validator("best_of", mode="before")
     @classmethod
     def _no_choosing(cls, value: object) -> object:
         return refuse_unless(type(value) is not int or value <= 1, value)
+
+    @field_validator("overflow")
+    @classmethod
+    def _no_turns(cls, value: object) -> object:
+        return refuse_unless(value in (None, "error"), value)
 
     @field_validator("suffix")
     @classmethod

@@ -69,8 +69,8 @@ def usage_body(usages: Sequence[Usage]) -> UsageBody:
 
 
 def approximate_field(usages: Sequence[Usage]) -> dict[str, bool]:
-    """The field ``approximate`` of an answer: true where a part of its prompt was moved, else absent."""
-    return {"approximate": True} if any(usage.cached.moved for usage in usages) else {}
+    """The field ``approximate`` of an answer: true where something was moved for it, else absent."""
+    return {"approximate": True} if any(usage.cached.moved or usage.moved_later for usage in usages) else {}
 
 
 def timings(usages: Sequence[Usage]) -> Timings:
