@@ -123,10 +123,10 @@ class Usage:
     evaluated_tokens: int = 0  # prompt tokens that went through llama_decode for this request
     cached: CachedBySource = CachedBySource()
     completion_tokens: int = 0  # of all n replies
-    moved_later: int = 0  # tokens moved while replies were written, when turns were dropped at the limit
     queue_seconds: float = 0.0
     prompt_seconds: float = 0.0  # from the first slice to the first sampled token
     decode_seconds: float = 0.0  # from the first sampled token to the last
+    moved_later: int = 0  # tokens moved while replies were written, when turns were dropped at the limit
 
     @property
     def cached_tokens(self) -> int:
