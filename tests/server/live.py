@@ -65,6 +65,7 @@ class Live:
         while time.monotonic() < deadline:
             stats = self.engine.stats()
             if stats.running == stats.waiting == stats.set_aside == 0:
+                self.engine.clear({"nobody"})  # returns between two turns: all is counted then
                 return True
             time.sleep(0.02)
         return False
