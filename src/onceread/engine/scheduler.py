@@ -98,11 +98,11 @@ class Scheduler:
         """One batch, and everything that must happen around it. False if there was nothing to do but wait."""
         self._sweep_cancelled()
         self._bring_back()
+        self._shorten()
         self._admit()
         loaded = self._loading.turn(self.active, self._clock)
         if self._config.check:
             self.pool.check()
-        self._shorten()
         entries = self._fill_batch()
         if entries:
             self._compute(entries)
@@ -368,7 +368,6 @@ class Scheduler:
             reply.drop_turns(shorter)
             self.pool.retire(old, self._clock)  # what comes after takes from it what it can
             self.waiting.appendleft(reply)
-        self._admit()
 
     # -- stepping aside ----------------------------------------------------
 
