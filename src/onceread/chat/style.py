@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from onceread.chat.hermes import Hermes
 from onceread.chat.llama3 import Llama3
@@ -25,10 +26,11 @@ class Style:
     single: bool  # its template takes one call in a message
     shows_calls: bool  # its template does something with calls in the history
 
-    @classmethod
-    def of(cls, template: str) -> Style:
+    @staticmethod
+    @lru_cache(maxsize=8)
+    def of(template: str) -> Style:
         """The style of the model that ``template``, a source, is for."""
-        return cls(
+        return Style(
             tools=_format_of(template),
             think=tags_of(template),
             single="single tool-calls" in template,
