@@ -14,7 +14,7 @@ from onceread.chat.reasoning import ReasoningText, Tags, tags_of
 from onceread.chat.toolcalls import PlainText, ReplyText, ToolFormat
 
 _HERMES = re.compile(r'\{\\?"name\\?"')
-_XML = re.compile("<function=|<arg_key>|<invoke")
+_XML = re.compile("<function=|<arg_key>|<invoke|<tool_calls>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def _format_of(template: str) -> ToolFormat:
     if re.search(r"\btools\b", template):
         if CALLS in template:
             return Mistral(named=ARGS in template)
-        # Others write XML inside of the same mark.
+        # Others write XML inside of the same mark, or lists inside of one like it.
         if "<tool_call>" in template and _HERMES.search(template) and not _XML.search(template):
             return Hermes()
         if "<|start_header_id|>" in template and '"parameters": ' in template:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceread.chat.errors import ConversationTooLong
-from onceread.chat.forced import Forced, force_call
+from onceread.chat.forced import CannotForce, Forced, force_call
 from onceread.chat.reasoning import left_open
 from onceread.chat.rendered import Rendered
 from onceread.chat.shorten import Shortened, shorten
@@ -15,6 +15,7 @@ from onceread.engine.errors import ContextLengthExceeded
 from onceread.engine.request import Shorter
 from onceread.server.chat_render import prepared, prepared_tools, render
 from onceread.server.chat_schemas import ChatCompletionRequest
+from onceread.server.errors import invalid
 from onceread.server.state import Serving
 
 _REPLY = 4  # a prompt that is cut leaves a fourth of the context for the reply, or what it may have
@@ -36,7 +37,7 @@ def chat_prompt(
 ) -> ChatPrompt:
     """Render and tokenize. With ``may_drop`` the oldest turns go where there are too many.
 
-    Raises ChatError; ContextLengthExceeded, with both figures, where even the last turn alone does not fit.
+    Raises ChatError, ApiError; ContextLengthExceeded, with both figures, where even the last turn alone does not fit.
     """
     messages = prepared(body.messages, serving, namespace)
     tools = prepared_tools(body.tools)
@@ -101,10 +102,13 @@ def _forced(body: ChatCompletionRequest, serving: Serving, *, thinks: bool) -> F
     if not body.forces_call:
         return None
     style = serving.style
-    return force_call(
-        style.tools.shape,
-        prepared_tools(body.callable_tools),
-        many=body.parallel_tool_calls is not False and not style.single,
-        control=serving.model.vocab.control_tokens,
-        thinks=style.think if thinks else None,
-    )
+    try:
+        return force_call(
+            style.tools.shape,
+            prepared_tools(body.callable_tools),
+            many=body.parallel_tool_calls is not False and not style.single,
+            control=serving.model.vocab.control_tokens,
+            thinks=style.think if thinks else None,
+        )
+    except CannotForce as error:
+        raise invalid(f"tool_choice: {error}.", "tool_choice") from error
