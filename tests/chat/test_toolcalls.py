@@ -187,6 +187,13 @@ def test_at_most_one_call(form: ToolFormat) -> None:
     assert read(form, two, many=False).whole == [F1]
 
 
+def test_a_name_that_was_not_offered_ends_the_call_at_once() -> None:
+    text = '{"name": "Bob", "type": "<|python_tag|>{"name": "f"}'
+    whole = read(LLAMA, text)
+    assert whole == said(LLAMA.parser(["f"], many=True), list(text))
+    assert (whole.whole, whole.content) == ([("f", {})], '{"name": "Bob", "type": "')
+
+
 def test_arguments_come_as_they_are_written() -> None:
     parser = HERMES.parser(["f"], many=True)
     seen = [

@@ -320,6 +320,16 @@ class TestHistory:
         qwen.ask(messages=back, cache_salt="other")
         assert '"arguments":{' not in qwen.prompt
 
+    def test_no_arguments_at_all(self, qwen: Serving) -> None:
+        qwen.says('<tool_call>{"name":"g"}</tool_call>')
+        (call,) = qwen.ask()["message"]["tool_calls"]
+        for call_id in (call["id"], "other"):
+            made = {"id": call_id, "function": {"name": "g", "arguments": ""}}
+            qwen.ask(messages=[USER, {"role": "assistant", "tool_calls": [made]}])
+        known, unknown = (bytes(t for t in r.prompt if t < 256) for r in qwen.engine.requests[1:])
+        assert b'<tool_call>{"name":"g"}</tool_call>' in known
+        assert b'{"name": "g", "arguments": {}}' in unknown
+
     def test_streams_issue_calls_too(self, qwen: Serving) -> None:
         qwen.says(ODD[0][1])
         call_id = next(d["tool_calls"][0]["id"] for d in qwen.deltas() if "tool_calls" in d)

@@ -58,7 +58,7 @@ class IssuedCalls:
             return None
         if call.arguments == arguments:
             return call
-        ours, theirs = parse_object(call.arguments), parse_object(arguments)
+        ours, theirs = parse_object(call.arguments), parse_object(arguments.strip() or "{}")
         return call if ours is not None and theirs is not None and _same(ours, theirs) else None
 
     def own_id(self, namespace: str, call_id: str) -> str | None:
