@@ -42,7 +42,7 @@ def test_wrong_shapes(content: object) -> None:
 
 @pytest.mark.parametrize(
     ("text", "arguments"),
-    [('{"a": [1]}', {"a": [1]}), ("[1]", "[1]"), ("{", "{"), ("", ""), ("[" * 100000, "[" * 100000)],
+    [('{"a": [1]}', {"a": [1]}), ("[1]", "[1]"), ("{", "{"), ("", {}), ("[" * 100000, "[" * 100000)],
     ids=["object", "list", "broken", "empty", "deep"],
 )
 def test_arguments(text: str, arguments: object) -> None:

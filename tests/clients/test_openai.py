@@ -210,10 +210,10 @@ class TestErrors:
         assert caught.value.param == "temperature"
 
     def test_tools(self, client: OpenAI) -> None:
-        tool: Any = {"type": "function", "function": {"name": "f"}}
+        functions: Any = [{"name": "f"}]
         with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model=MODEL, messages=MESSAGES, tools=[tool], max_tokens=1)
-        assert (caught.value.param, caught.value.code) == ("tools", "unsupported_parameter")
+            client.chat.completions.create(model=MODEL, messages=MESSAGES, functions=functions, max_tokens=1)
+        assert (caught.value.param, caught.value.code) == ("functions", "unsupported_parameter")
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_too_long(self, client: OpenAI, stream: bool) -> None:

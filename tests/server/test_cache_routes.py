@@ -237,7 +237,7 @@ class TestWarm:
             ({"prompt": [-1]}, "prompt", "invalid_value"),
             ({"messages": []}, "messages", "invalid_value"),
             ({"messages": [{"role": "user"}]}, "messages[0]", "missing_required_parameter"),
-            ({"messages": [SYSTEM], "tools": [{}]}, "tools", "unsupported_parameter"),
+            ({"messages": [SYSTEM], "tools": [{}]}, "tools[0].type", "missing_required_parameter"),
             ({"messages": [SYSTEM], "chat_template_kwargs": {"tools": []}}, "messages", "invalid_value"),
             ({"prompt": "a", "cache_salt": "x" * 257}, "cache_salt", "invalid_value"),
             ({"prompt": "a", "key": ""}, "key", "invalid_value"),

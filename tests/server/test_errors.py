@@ -39,6 +39,8 @@ def user(content: Any, **more: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": content, **more}]}
 
 
+TOOL = {"type": "function", "function": {"name": "f"}}
+
 WRONG_CHAT: list[tuple[Any, str | None, str]] = [
     # (body, the parameter that the error names, its code)
     ([], None, "invalid_type"),
@@ -55,9 +57,30 @@ WRONG_CHAT: list[tuple[Any, str | None, str]] = [
     (user(5), "messages[0].content", "invalid_type"),
     (user([{"type": "image_url", "image_url": {"url": "x"}}]), "messages[0].content", "unsupported_content"),
     (user("Hi", name=5), "messages[0].name", "invalid_type"),
-    ({**user("Hi"), "tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
-    ({**user("Hi"), "tools": "all"}, "tools", "unsupported_parameter"),
-    ({**user("Hi"), "tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+    ({**user("Hi"), "tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
+    ({**user("Hi"), "tools": [{"type": "custom", "custom": {}}]}, "tools[0].type", "invalid_value"),
+    ({**user("Hi"), "tools": "all"}, "tools", "invalid_type"),
+    ({**user("Hi"), "tools": [TOOL, TOOL]}, "tools", "invalid_value"),
+    (
+        {**user("Hi"), "tools": [{"type": "function", "function": {"name": "a b"}}]},
+        "tools[0].function.name",
+        "invalid_value",
+    ),
+    ({**user("Hi"), "tool_choice": "required"}, "tool_choice", "invalid_value"),
+    ({**user("Hi"), "tool_choice": "any"}, "tool_choice", "invalid_value"),
+    ({**user("Hi"), "tools": [TOOL], "tool_choice": {"type": "function"}}, "tool_choice", "invalid_value"),
+    (
+        {**user("Hi"), "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "g"}}},
+        "tool_choice",
+        "invalid_value",
+    ),
+    (
+        {**user("Hi"), "tools": [TOOL], "tool_choice": "required", "grammar": 'root ::= "a"'},
+        "grammar",
+        "invalid_value",
+    ),
+    ({**user("Hi"), "parallel_tool_calls": "no"}, "parallel_tool_calls", "invalid_type"),
+    ({**user("Hi"), "reasoning_format": "x"}, "reasoning_format", "invalid_value"),
     ({**user("Hi"), "functions": [{}]}, "functions", "unsupported_parameter"),
     ({**user("Hi"), "response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
     ({**user("Hi"), "modalities": ["text", "audio"]}, "modalities", "unsupported_parameter"),

@@ -26,7 +26,7 @@ def join_content(content: object) -> str:
 def parse_arguments(text: str) -> object:
     """A tool call's arguments as chat templates expect them: the object that the JSON says, else the text."""
     try:
-        arguments = json.loads(text)
+        arguments = json.loads(text.strip() or "{}")  # some clients write nothing where there are none
     except (ValueError, RecursionError):  # what a model wrote need not be JSON
         return text
     return arguments if isinstance(arguments, dict) else text

@@ -52,14 +52,7 @@ class PromptTokenizer:
         What the model wants around a text, such as BOS, is added. Raises PromptEmpty.
         """
         vocab = self._vocab
-        tokens: list[int] = []
-        # llama.cpp can look for control strings itself, but takes a time that grows with the square of
-        # their number: a megabyte of them would keep a core busy for a minute.
-        for i, piece in enumerate(self._control.split(text)):
-            if i % 2:
-                tokens.append(self._control.tokens[piece])
-            elif piece:
-                tokens += vocab.tokenize(piece, add_special=False, parse_special=False)
+        tokens = self.written(text)
         around = vocab.tokenize("", add_special=True, parse_special=False)
         begin, end = (around[:1], around[1:]) if vocab.add_bos else ([], around)
         if tokens[:1] != begin:
@@ -69,6 +62,18 @@ class PromptTokenizer:
                 raise PromptEmpty("the prompt is empty, and this model has no token to begin a text with")
             tokens = [vocab.bos]
         return (*tokens, *end)
+
+    def written(self, text: str) -> list[int]:
+        """The tokens of ``text``, in which control tokens may be written out, and nothing around it."""
+        tokens: list[int] = []
+        # llama.cpp can look for control strings itself, but takes a time that grows with the square of
+        # their number: a megabyte of them would keep a core busy for a minute.
+        for i, piece in enumerate(self._control.split(text)):
+            if i % 2:
+                tokens.append(self._control.tokens[piece])
+            elif piece:
+                tokens += self._vocab.tokenize(piece, add_special=False, parse_special=False)
+        return tokens
 
     def _text(self, text: str) -> tuple[int, ...]:
         with self._lock:

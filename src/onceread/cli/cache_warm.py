@@ -81,9 +81,9 @@ def _load_and_read(
         store = store_of(state, serving)
         if (disk := store.stats().disk.state) != "ok":
             raise CommandError(f"{short(settings.cache_dir)} can't be used: {disk.removeprefix('failed: ')}")
-        tokens = tokens_of(serving, _parsed(what))
         caller = Caller() if of is None else Caller(of)
         namespace = caller.namespace(salt)
+        tokens = tokens_of(serving, _parsed(what), namespace)
         print(f"  reading {len(tokens):,} tokens", file=sys.stderr, flush=True)  # noqa: T201
         answer = gather(engine.submit(Request(tokens, max_tokens=0, namespace=namespace)))
         stored = wait_stored(engine, namespace, tokens, _STORED_WITHIN) is not None

@@ -236,6 +236,8 @@ class Reply:
         self.sampled += 1
         job.completion_tokens += 1
         piece = self._vocab.pieces[token]
+        if token in request.spelled:
+            piece = self._vocab.text(token).encode()
         shown = self._stream.push(piece)
         entries: tuple[TokenLogprob, ...] = ()
         if request.logprobs is not None:

@@ -42,6 +42,7 @@ class Request:
     namespace: str = DEFAULT_NAMESPACE  # nothing is shared between two namespaces
     alignable: bool = True
     ignore_eos: bool = False
+    spelled: frozenset[int] = frozenset()  # control tokens that the reply's text shows, by their names
     reuse_moved: bool = (
         False  # also take what is known at other positions, though it read other text before it
     )

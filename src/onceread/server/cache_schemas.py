@@ -20,8 +20,8 @@ from onceread.cache.contract import PathInfo, PathPage, Pin
 from onceread.server.body import RequestModel
 from onceread.server.chat_schemas import ChatMessage
 from onceread.server.errors import invalid
-from onceread.server.generation_fields import refuse_unless
 from onceread.server.text_schemas import Prompt
+from onceread.server.tool_schemas import Tools, check_choice
 from onceread.server.usage import CachedBySourceBody, Timings, UsageBody
 
 MAX_SALT = 256
@@ -73,13 +73,12 @@ class ReadingFields(NamespaceFields):
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Variables of the chat template, such as enable_thinking."
     )
+    tools: Tools | None = None
 
-    tools: Any = Field(None, json_schema_extra={"type": ["array", "null"], "maxItems": 0})
-
-    @field_validator("tools")
-    @classmethod
-    def _no_tools(cls, value: object) -> object:
-        return refuse_unless(value is None or value == [], value)
+    @model_validator(mode="after")
+    def _tools_are_told_apart(self) -> Self:
+        check_choice(self.tools or [], None)
+        return self
 
     @property
     def source(self) -> str:

@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceread.chat.errors import ConversationTooLong
+from onceread.chat.forced import CannotForce, Forced, force_call
+from onceread.chat.reasoning import left_open
+from onceread.chat.rendered import Rendered
 from onceread.chat.shorten import Shortened, shorten
 from onceread.engine.errors import ContextLengthExceeded
 from onceread.engine.request import Shorter
+from onceread.server.chat_render import prepared, prepared_tools, render
 from onceread.server.chat_schemas import ChatCompletionRequest
+from onceread.server.errors import invalid
 from onceread.server.state import Serving
 
 _REPLY = 4  # a prompt that is cut leaves a fourth of the context for the reply, or what it may have
@@ -21,27 +26,40 @@ class ChatPrompt:
     """A conversation in tokens."""
 
     tokens: tuple[int, ...]
+    thinks: bool  # the reply begins inside of the tags that the model thinks between
+    forced: Forced | None  # what makes the reply a call
     dropped: tuple[int, ...] = ()  # indices of messages that had to go
     shorter: Callable[[int], Shorter | None] | None = None  # for the engine, see its Request
 
 
 def chat_prompt(
-    body: ChatCompletionRequest, serving: Serving, *, may_drop: bool, max_tokens: int | None
+    body: ChatCompletionRequest, serving: Serving, namespace: str, *, may_drop: bool, max_tokens: int | None
 ) -> ChatPrompt:
     """Render and tokenize. With ``may_drop`` the oldest turns go where there are too many.
 
-    Raises ChatError; ContextLengthExceeded, with both figures, where even the last turn alone does not fit.
+    Raises ChatError, ApiError; ContextLengthExceeded, with both figures, where even the last turn alone does not fit.
     """
-    messages = [message.for_template() for message in body.messages]
+    messages = prepared(body.messages, serving, namespace)
+    tools = prepared_tools(body.tools)
+    last = messages[-1]["content"] if body.continue_final_message else None
 
-    def tokens_of(some: list[dict[str, Any]]) -> tuple[int, ...]:
-        rendered = serving.template.render(
+    def rendered(some: list[dict[str, Any]]) -> Rendered:
+        return render(
+            serving,
             some,
+            tools,
             add_generation_prompt=body.opens_turn,
             continue_final_message=bool(body.continue_final_message),
             variables=body.chat_template_kwargs,
         )
-        return serving.tokenizer.chat(rendered)
+
+    whole = rendered(messages)
+    thinks = _thinks(serving, whole, last)
+    forced = _forced(body, serving, thinks=thinks)
+    begun = serving.tokenizer.written(forced.prompt) if forced else []
+
+    def tokens_of(some: list[dict[str, Any]]) -> tuple[int, ...]:
+        return (*serving.tokenizer.chat(rendered(some)), *begun)
 
     def within(room: int) -> Shortened[tuple[int, ...]] | None:
         try:
@@ -53,19 +71,44 @@ def chat_prompt(
         found = within(room)
         return None if found is None else Shorter(found.prompt, found.dropped)
 
-    tokens = tokens_of(messages)
+    tokens = (*serving.tokenizer.chat(whole), *begun)
     if not may_drop:
-        return ChatPrompt(tokens)
+        return ChatPrompt(tokens, thinks, forced)
     limit = serving.engine.limit
     if len(tokens) < limit:
-        return ChatPrompt(tokens, (), shorter)
+        return ChatPrompt(tokens, thinks, forced, (), shorter)
     reply = limit // _REPLY if max_tokens is None else min(max_tokens, limit // _REPLY)
     found = within(limit - max(1, reply)) or within(limit - 1)
     if found is None:
         raise ContextLengthExceeded(len(tokens), limit)
-    return ChatPrompt(found.prompt, found.dropped, shorter)
+    return ChatPrompt(found.prompt, thinks, forced, found.dropped, shorter)
 
 
 def dropped_field(may_drop: bool, *dropped: tuple[int, ...]) -> dict[str, list[int]]:
     """The field ``dropped_messages`` of an answer, where messages may be dropped: indices, ascending."""
     return {"dropped_messages": sorted({i for some in dropped for i in some})} if may_drop else {}
+
+
+def _thinks(serving: Serving, whole: Rendered, continued: str | None) -> bool:
+    tags = serving.style.think
+    if tags is None:
+        return False
+    if continued is not None:
+        return left_open(continued, tags)
+    return "".join([part.text for part in whole.segments[-2:]]).rstrip().endswith(tags[0])
+
+
+def _forced(body: ChatCompletionRequest, serving: Serving, *, thinks: bool) -> Forced | None:
+    if not body.forces_call:
+        return None
+    style = serving.style
+    try:
+        return force_call(
+            style.tools.shape,
+            prepared_tools(body.callable_tools),
+            many=body.parallel_tool_calls is not False and not style.single,
+            control=serving.model.vocab.control_tokens,
+            thinks=style.think if thinks else None,
+        )
+    except CannotForce as error:
+        raise invalid(f"tool_choice: {error}.", "tool_choice") from error

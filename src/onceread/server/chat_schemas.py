@@ -23,6 +23,7 @@ from onceread.server.body import RequestModel
 from onceread.server.errors import invalid
 from onceread.server.explain import ExplanationBody
 from onceread.server.generation_fields import MAX_TOP_LOGPROBS, GenerationFields, refuse_unless
+from onceread.server.tool_schemas import NamedChoice, Tool, ToolCallBody, ToolChoice, Tools, check_choice
 from onceread.server.usage import Timings, UsageBody
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -74,6 +75,7 @@ class ChatMessage(RequestModel):
     name: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
+    reasoning_content: str | None = None
 
     @model_validator(mode="after")
     def _content_is_there(self) -> Self:
@@ -83,8 +85,10 @@ class ChatMessage(RequestModel):
         return self
 
     def for_template(self) -> dict[str, Any]:
-        """The message as templates know it: no nulls, and content always a string."""
+        """The message as templates know it: no nulls, no empty lists, and content always a string."""
         fields = self.model_dump(exclude_none=True)
+        if not self.tool_calls:
+            fields.pop("tool_calls", None)
         for call in fields.get("tool_calls", []):
             call["function"]["arguments"] = parse_arguments(call["function"]["arguments"])
         return {**fields, "content": self.content or ""}
@@ -110,19 +114,28 @@ class ChatCompletionRequest(GenerationFields):
         None, description="Variables of the chat template, such as enable_thinking."
     )
 
-    tools: Any = Field(None, json_schema_extra={"type": ["array", "null"], "maxItems": 0})
-    tool_choice: Any = Field(None, json_schema_extra={"enum": ["none", "auto", None]})
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = Field(
+        None, description="`required` and a named function make the reply a call, by a grammar."
+    )
+    parallel_tool_calls: bool | None = Field(
+        None, description="More than one call in a reply (default: true)."
+    )
+    reasoning_format: Literal["auto", "deepseek", "none"] | None = Field(
+        None, description="`none` leaves what the model thinks in the content, with its tags."
+    )
+
     functions: Any = Field(None, json_schema_extra={"type": ["array", "null"], "maxItems": 0})
     function_call: Any = Field(None, json_schema_extra={"enum": ["none", "auto", None]})
     modalities: Any = Field(None, json_schema_extra={"type": ["array", "null"], "items": {"const": "text"}})
     audio: Any = Field(None, json_schema_extra={"type": "null"})
 
-    @field_validator("tools", "functions")
+    @field_validator("functions")
     @classmethod
-    def _no_tools(cls, value: object) -> object:
+    def _no_functions(cls, value: object) -> object:
         return refuse_unless(value is None or value == [], value)
 
-    @field_validator("tool_choice", "function_call")
+    @field_validator("function_call")
     @classmethod
     def _no_choice(cls, value: object) -> object:
         return refuse_unless(value in (None, "none", "auto"), value)
@@ -152,11 +165,30 @@ class ChatCompletionRequest(GenerationFields):
             if self.messages[-1].role != "assistant":
                 message = "continue_final_message needs a last message of the role assistant."
                 raise invalid(message, "continue_final_message")
+        check_choice(self.tools or [], self.tool_choice)
+        if self.forces_call:
+            for name in ("grammar", "continue_final_message"):
+                if getattr(self, name):
+                    raise invalid(f"{name} can't be used where tool_choice forces a call.", name)
         return self
 
     @property
     def token_limit(self) -> int | None:
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
+
+    @property
+    def forces_call(self) -> bool:
+        """Must the reply be a call?"""
+        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedChoice)
+
+    @property
+    def callable_tools(self) -> list[Tool]:
+        """The tools that the reply may call."""
+        if self.tool_choice == "none":
+            return []
+        if isinstance(self.tool_choice, NamedChoice):
+            return [tool for tool in self.tools or [] if tool.function.name == self.tool_choice.function.name]
+        return self.tools or []
 
     @property
     def alternatives(self) -> int | None:
@@ -187,15 +219,17 @@ class ChatLogprobs(BaseModel):
 
 class AssistantMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | None = None  # there if the model thought
+    tool_calls: list[ToolCallBody] | None = None  # there if it calls tools
 
 
 class ChatChoice(BaseModel):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: FinishReason | Literal["tool_calls"]
 
 
 class ChatCompletion(BaseModel):

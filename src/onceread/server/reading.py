@@ -15,6 +15,7 @@ from onceread.engine.request import Request as EngineRequest
 from onceread.engine.request import Usage
 from onceread.server.answering import Answering, until_disconnect
 from onceread.server.cache_schemas import ReadingFields
+from onceread.server.chat_render import prepared, prepared_tools, render
 from onceread.server.state import AppState, Serving
 from onceread.server.text_completions import prompt_tokens
 from onceread.server.threads import wait_in_thread
@@ -46,7 +47,7 @@ async def read_now(
 
     def prepare() -> Sequence[EngineRequest]:
         alignable = not isinstance(body.prompt, list)  # token ids are taken to the letter
-        tokens = tokens_of(serving, body)
+        tokens = tokens_of(serving, body, namespace)
         made.append(EngineRequest(tokens, max_tokens=0, namespace=namespace, alignable=alignable))
         return made
 
@@ -91,15 +92,17 @@ def _spelled_otherwise(engine: Engine, namespace: str, tokens: tuple[int, ...]) 
     return tuple(path[:end].tolist()) if ends[end - 1] == len(text) else None
 
 
-def tokens_of(serving: Serving, body: ReadingFields) -> tuple[int, ...]:
+def tokens_of(serving: Serving, body: ReadingFields, namespace: str) -> tuple[int, ...]:
     """What to read. Raises ApiError, ChatError."""
     if body.prompt is not None:
         return prompt_tokens(body.prompt, serving)
     assert body.messages is not None
     # Without the opening of the assistant's turn: so each later turn of any chat that begins like this
     # is a continuation.
-    rendered = serving.template.render(
-        [message.for_template() for message in body.messages],
+    rendered = render(
+        serving,
+        prepared(body.messages, serving, namespace),
+        prepared_tools(body.tools),
         add_generation_prompt=False,
         variables=body.chat_template_kwargs,
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastapi import Request
 
+from onceread.chat.issued import IssuedCalls
 from onceread.chat.prompt import PromptTokenizer
+from onceread.chat.style import Style
 from onceread.chat.template import ChatTemplate
 from onceread.server.auth import Keys
 from onceread.server.cache_stats import CacheNumbers
@@ -35,6 +37,12 @@ class Serving:
     tokenizer: PromptTokenizer
     name: str  # what the API calls it
     since: int  # Unix time
+    issued: IssuedCalls = field(default_factory=IssuedCalls)
+
+    @property
+    def style(self) -> Style:
+        """How the model talks, by its template."""
+        return Style.of(self.template.source)
 
 
 class AppState:
