@@ -164,6 +164,10 @@ class ChatCompletionRequest(GenerationFields):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
+    def begun(self) -> str:
+        return (self.messages[-1].content or "") if self.continue_final_message else ""
+
+    @property
     def opens_turn(self) -> bool:
         if self.add_generation_prompt is None:
             return not self.continue_final_message
