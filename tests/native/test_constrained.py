@@ -365,6 +365,19 @@ class TestBegun:
         assert Grammar(model.vocab, by_schema(self.SCHEMA, '{"name": "a", "age": 1}')).complete
 
 
+@pytest.mark.parametrize(
+    "pattern", ['^[^"]*$', "^[^\\\\]*$", '^(a|[^"])*$', r"^\P{P}*$", "^[\x00-!]*$", r"^\s$"]
+)
+def test_what_a_class_leaves_out_stays_out(model: Model, pattern: str) -> None:
+    """llguidance itself lets a quote or a backslash through where a class has every control character."""
+    schema = {"type": "string", "pattern": pattern}
+    for character in ('"', "\\", "\n", "\x85"):
+        begun = json.dumps(character, ensure_ascii=False)
+        if not re.search(pattern.replace(r"\P{P}", r"[^!-/:-@\[-`{-~]"), character, re.ASCII):
+            with pytest.raises(BegunOtherwise):
+                Grammar(model.vocab, by_schema(schema, begun))
+
+
 def test_replies_to_one_request_do_not_share_their_place(model: Model) -> None:
     constraint = Constraint("regex", "ab|cd")
     first, second = Grammar(model.vocab, constraint), Grammar(model.vocab, constraint)
