@@ -27,6 +27,9 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "a list": ([], "must be an object"),
     "a remote reference": ({"$ref": "https://example.com/a.json"}, "refers to 'https"),
     "a reference to a file": ({"items": {"$ref": "file:///etc/passwd"}}, "refers to 'file"),
+    "a reference to nothing": ({"$ref": "#/nothing"}, "does not have"),
+    "a reference past a list": ({"anyOf": [{"$ref": "#/anyOf/1"}]}, "does not have"),
+    "an endless number": ('{"exclusiveMinimum": 1e999}', "beyond 64 bits"),
     "a reference to an anchor": ({"$ref": "#a", "$defs": {"a": {"$anchor": "a"}}}, "refers to '#a'"),
     "another base inside": ({"properties": {"a": {"$id": "http://a/b"}}}, r"\$id"),
     "itself": ({"$ref": "#"}, "without an end"),
@@ -73,7 +76,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("schema", "says"), REFUSED.values(), ids=REFUSED)
 def test_refused(schema: Any, says: str) -> None:
     with pytest.raises(GrammarInvalid, match=says):
-        ready(schema)
+        prepared(schema if isinstance(schema, str) else json.dumps(schema))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"a": 1} 2'])
@@ -96,7 +99,10 @@ TAKEN: dict[str, Any] = {
     "many patterns for many strings": {
         "allOf": [{"properties": {f"p{i}": {"pattern": f"a{i}b"}}} for i in range(30)]
     },
-    "a reference that leads nowhere, which llguidance refuses": {"$ref": "#/nothing"},
+    "odd names in references": {
+        "$defs": {"a/b~ é": {"type": "null"}},
+        "prefixItems": [{"$ref": "#/$defs/a~1b~0%20%C3%A9"}, {"$ref": "#/prefixItems/2"}, {"type": "null"}],
+    },
     "a property that is named like a keyword": {
         "properties": {"$ref": {"type": "string"}, "format": {"pattern": "a"}}
     },

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NoReturn
+from urllib.parse import unquote
 
 from onceread.native.errors import GrammarInvalid
 from onceread.native.patterns import check_length, translated
@@ -70,7 +71,7 @@ def prepared(text: str) -> Schema:
     if len(text.encode("utf-8", errors="replace")) > MAX_BYTES:
         raise GrammarInvalid(f"the JSON schema is longer than {MAX_BYTES} bytes")
     try:
-        schema = json.loads(text, parse_int=_integer, parse_constant=_no_number)
+        schema = json.loads(text, parse_int=_integer, parse_float=_float, parse_constant=_no_number)
     except (ValueError, RecursionError):
         raise GrammarInvalid("the JSON schema is not JSON, or nested too deeply") from None
     if not isinstance(schema, dict):
@@ -84,6 +85,13 @@ def _integer(digits: str) -> int:
     if len(digits) > 20 or not -_MAX_INTEGER <= int(digits) <= _MAX_INTEGER:
         raise GrammarInvalid("the JSON schema holds an integer beyond 64 bits")  # read as a rounded float
     return int(digits)
+
+
+def _float(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        raise GrammarInvalid("the JSON schema holds a number beyond 64 bits")
+    return number
 
 
 def _no_number(name: str) -> NoReturn:
@@ -138,21 +146,21 @@ class _Preparation:
             yield self._target(schema["$ref"]), name
 
     def _target(self, ref: object) -> Any:
-        """What a reference points to; None if to nothing, which llguidance refuses."""
+        """What a reference points to."""
+        shown = ref[:80] if isinstance(ref, str) else type(ref).__name__
         if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
-            shown = ref[:80] if isinstance(ref, str) else type(ref).__name__
             raise GrammarInvalid(
-                f"the JSON schema refers to {shown!r}; only '#/...', a part of itself, can be"
+                f"the JSON schema refers to {shown!r}; only a part of itself, '#/...', can be referred to"
             )
         at: Any = self._root
         for step in ref.split("/")[1:]:
-            step = step.replace("~1", "/").replace("~0", "~")
-            if isinstance(at, dict):
-                at = at.get(step)
+            step = unquote(step).replace("~1", "/").replace("~0", "~")
+            if isinstance(at, dict) and step in at:
+                at = at[step]
             elif isinstance(at, list) and step.isdecimal() and int(step[:9]) < len(at):
                 at = at[int(step[:9])]
             else:
-                return None
+                raise GrammarInvalid(f"the JSON schema refers to {shown!r}, which it does not have")
         return at
 
     def _visit(self, schema: Schema) -> None:
