@@ -386,4 +386,5 @@ def test_replies_to_one_request_do_not_share_their_place(model: Model) -> None:
     first.accept(a)
     assert not first.allowed()[c]
     assert second.allowed()[c]
+    second.accept(c)
     assert Grammar(model.vocab, constraint).allowed()[a]
