@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import json
+import re
+from typing import Any, Literal
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel, Field
 from tests.server.live import Live
 
 pytestmark = pytest.mark.model
@@ -191,6 +194,51 @@ def test_what_openai_does_not_know_goes_into_the_extra_body(client: OpenAI, said
     assert salted.explain is None
 
 
+class Answer(BaseModel):
+    """An answer, as a client wants to have it."""
+
+    colours: list[Literal["red", "green", "blue"]] = Field(min_length=1, max_length=2)
+    certain: bool
+
+
+def test_structured_output_is_parsed(client: OpenAI) -> None:
+    whole = client.chat.completions.parse(
+        model=MODEL, messages=MESSAGES, response_format=Answer, temperature=0, max_tokens=60
+    )
+    answer = whole.choices[0]
+    assert answer.finish_reason == "stop"
+    assert answer.message.parsed == Answer.model_validate_json(answer.message.content or "")
+    with client.chat.completions.stream(
+        model=MODEL, messages=MESSAGES, response_format=Answer, temperature=0, max_tokens=60
+    ) as stream:
+        streamed = stream.get_final_completion().choices[0]
+    assert streamed.message.parsed == answer.message.parsed
+
+
+def test_structured_output_that_is_cut_is_told_of(client: OpenAI) -> None:
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(
+            model=MODEL, messages=MESSAGES, response_format=Answer, temperature=0, max_tokens=3
+        )
+
+
+def test_any_object(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, response_format={"type": "json_object"}, temperature=0, max_tokens=80
+    ).choices[0]
+    assert (answer.message.content or "").startswith("{")
+    if answer.finish_reason == "stop":
+        assert isinstance(json.loads(answer.message.content or ""), dict)
+
+
+def test_constraints_of_other_servers(client: OpenAI) -> None:
+    ours: Any = [{"regex": "[a-f]{3}"}, {"guided_choice": ["abc", "def"]}, {"grammar": "root ::= [a-f]{3}"}]
+    for constraint in ours:
+        answer = client.completions.create(prompt="abc", extra_body=constraint, **GREEDY).choices[0]
+        assert answer.finish_reason == "stop"
+        assert re.fullmatch("[a-f]{3}", answer.text)
+
+
 def test_models(client: OpenAI) -> None:
     (model,) = client.models.list().data
     assert client.models.retrieve(model.id).id == model.id == "SmolLM2-135M-Instruct.Q4_1"
@@ -214,6 +262,14 @@ class TestErrors:
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(model=MODEL, messages=MESSAGES, functions=functions, max_tokens=1)
         assert (caught.value.param, caught.value.code) == ("functions", "unsupported_parameter")
+
+    def test_a_schema_that_can_not_be_enforced(self, client: OpenAI) -> None:
+        schema: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.chat.completions.create(
+                model=MODEL, messages=MESSAGES, response_format=schema, max_tokens=1
+            )
+        assert caught.value.param == "response_format"
 
     @pytest.mark.parametrize("stream", [False, True])
     def test_too_long(self, client: OpenAI, stream: bool) -> None:

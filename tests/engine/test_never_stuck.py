@@ -17,7 +17,7 @@ from onceread.engine.scheduler import Scheduler
 from onceread.native.batch import Batch
 from onceread.native.context import Context
 from onceread.native.model import Model
-from onceread.native.params import SamplingParams
+from onceread.native.params import Constraint, SamplingParams
 
 pytestmark = pytest.mark.model
 MakeEngine = Callable[..., Engine]
@@ -86,7 +86,7 @@ def test_what_can_never_fit_is_refused_with_both_figures(make_engine: MakeEngine
         (Request((10**9,)), "prompt"),
         (Request((1,), n=0), "n"),
         (Request((1,), max_tokens=-1), "max_tokens"),
-        (Request((1,), SamplingParams(grammar="root ::= (")), "grammar"),
+        (Request((1,), SamplingParams(constraint=Constraint("gbnf", "root ::= ("))), "grammar"),
         (Request((1,), SamplingParams(logit_bias=((-5, 1.0),))), "logit_bias"),
     ],
 )

@@ -14,11 +14,15 @@ from onceread.native.context import Context
 from onceread.native.errors import GrammarInvalid, SamplerInvalid
 from onceread.native.grammar import Grammar
 from onceread.native.model import Model
-from onceread.native.params import SamplingParams
+from onceread.native.params import Constraint, SamplingParams
 from onceread.native.samplers import Sampler
 
 pytestmark = pytest.mark.model
 GREEDY = SamplingParams(temperature=0)
+
+
+def gbnf(text: str) -> Constraint:
+    return Constraint("gbnf", text)
 
 
 @pytest.fixture
@@ -114,7 +118,7 @@ def test_ignore_eos_never_ends(write: Callable[..., list[int]], model: Model) ->
 
 def test_a_grammar_holds(write: Callable[..., list[int]], model: Model) -> None:
     for seed in range(3):
-        out = write(SamplingParams(temperature=2.0, seed=seed, grammar='root ::= "<" [0-9]{3} ">"'))
+        out = write(SamplingParams(temperature=2.0, seed=seed, constraint=gbnf('root ::= "<" [0-9]{3} ">"')))
         text = model.vocab.detokenize(out).decode()
         assert text[0] == "<"
         assert text[-1] == ">"
@@ -123,13 +127,13 @@ def test_a_grammar_holds(write: Callable[..., list[int]], model: Model) -> None:
 
 
 def test_a_reply_ends_where_its_grammar_does(write: Callable[..., list[int]], model: Model) -> None:
-    out = write(SamplingParams(temperature=0, grammar='root ::= "yes" | "no"'))
+    out = write(SamplingParams(temperature=0, constraint=gbnf('root ::= "yes" | "no"')))
     assert model.vocab.detokenize(out) in (b"yes", b"no")
     assert out[-1] == model.vocab.eos
 
 
 def test_a_control_string_in_a_grammar_is_text(write: Callable[..., list[int]], model: Model) -> None:
-    out = write(SamplingParams(temperature=0, grammar='root ::= "<|im_end|>"'))
+    out = write(SamplingParams(temperature=0, constraint=gbnf('root ::= "<|im_end|>"')))
     assert model.vocab.detokenize(out) == b"<|im_end|>"
 
 
@@ -147,7 +151,7 @@ ws     ::= | " " | "\n" [ \t]{0,20}
 def test_json_comes_out_of_a_json_grammar(write: Callable[..., list[int]], model: Model) -> None:
     closing = tuple((t, 8.0) for t in (model.vocab.tokenize('}"', add_special=False, parse_special=False)))
     for seed in range(3):
-        out = write(SamplingParams(seed=seed, grammar=JSON, logit_bias=closing), n=120)
+        out = write(SamplingParams(seed=seed, constraint=gbnf(JSON), logit_bias=closing), n=120)
         if out[-1] == model.vocab.eos:
             json.loads(model.vocab.detokenize(out))
 
@@ -158,7 +162,7 @@ def test_json_comes_out_of_a_json_grammar(write: Callable[..., list[int]], model
 )
 def test_a_grammar_that_can_not_be_used_is_refused(model: Model, grammar: str) -> None:
     with pytest.raises(GrammarInvalid):
-        Grammar(model.vocab, grammar)
+        Grammar(model.vocab, gbnf(grammar))
 
 
 HOSTILE = {
@@ -180,7 +184,7 @@ HOSTILE = {
 def test_a_hostile_grammar_is_refused_or_quick(write: Callable[..., list[int]], grammar: str) -> None:
     """llama.cpp's own sampler takes longer than anyone would wait on some of these, and crashes on others."""
     with contextlib.suppress(GrammarInvalid):
-        write(SamplingParams(temperature=0, grammar=grammar), n=6)
+        write(SamplingParams(temperature=0, constraint=gbnf(grammar)), n=6)
 
 
 def test_sampling_leaves_the_logits_alone(

@@ -100,6 +100,10 @@ names = st.sampled_from(
         "best_of",
         "tools",
         "response_format",
+        "json_schema",
+        "regex",
+        "guided_choice",
+        "structured_outputs",
         "cache_salt",
         "add_generation_prompt",
         "continue_final_message",
@@ -187,6 +191,22 @@ EXTREME: dict[str, dict[str, Any]] = {
     "a repeated repetition": {"grammar": 'root ::= ("a"{1,2000}){1,2000}'},
     "a huge repetition": {"grammar": 'root ::= "a"{99999999999999999999}'},
     "a grammar that ends at once": {"grammar": "root ::= [z-a]"},
+    "a schema of everything": {"json_schema": {}},
+    "a schema that calls itself": {"json_schema": {"$ref": "#"}},
+    "a schema from elsewhere": {"json_schema": {"$ref": "http://127.0.0.1:1/a.json"}},
+    "a schema too deep": {"guided_json": '{"items":' * 5000 + "{}" + "}" * 5000},
+    "a deep schema in objects": {"json_schema": json.loads('{"items":' * 120 + "{}" + "}" * 120)},
+    "many alternatives of many": {
+        "json_schema": {
+            "allOf": [{"anyOf": [{"required": [f"a{i}"]}, {"required": [f"b{i}"]}]} for i in range(25)]
+        }
+    },
+    "many words": {"guided_choice": [f"word {i}" for i in range(1000)]},
+    "patterns to match together": {"json_schema": {"allOf": [{"pattern": f"a{{{i}}}b"} for i in range(400)]}},
+    "states by the power of two": {"regex": "(a|b)*a(a|b){200}"},
+    "a pattern for novels": {"regex": "((a{1000}){1000}){1000}"},
+    "a pattern too deep": {"regex": "(" * 20_000 + "a" + ")" * 20_000},
+    "everything at once": {"json_schema": {}, "regex": "a", "grammar": "root ::= [a]"},
     "stops everywhere": {"stop": [chr(97 + i) for i in range(16)]},
     "no tokens": {"max_tokens": 0},
 }

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from tests.server.fakes import FakeEngine
 
 from onceread.engine.request import DoneEvent, FinishEvent, RequestHandle, TextEvent, TokenLogprob, Usage
+from onceread.native.params import Constraint
 from onceread.server.chat_schemas import ChatCompletion
 from onceread.server.text_schemas import Completion
 
@@ -192,7 +193,8 @@ def test_parameters_reach_the_engine(client: TestClient, engine: FakeEngine) -> 
     sampling = request.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.seed) == (0, 0, 0.95, 5)
     assert sampling.logit_bias == ((1, -100.0), (2, 5.0))
-    assert (sampling.dry_sequence_breakers, sampling.grammar) == (("x",), "root ::= [a-z]*")
+    assert sampling.dry_sequence_breakers == ("x",)
+    assert sampling.constraint == Constraint("gbnf", "root ::= [a-z]*", "grammar")
     assert (request.stop, request.max_tokens, request.n, request.logprobs) == (("x",), 3, 2, 0)
     assert request.ignore_eos
 

@@ -29,7 +29,7 @@ from onceread.engine.storage import open_store
 from onceread.native import checkpoints
 from onceread.native.batch import Batch
 from onceread.native.context import Context
-from onceread.native.errors import SamplerInvalid, StateLayoutUnknown
+from onceread.native.errors import BegunOtherwise, GrammarInvalid, SamplerInvalid, StateLayoutUnknown
 from onceread.native.model import Model
 from onceread.native.samplers import Sampler
 from onceread.native.shift import refusal
@@ -218,9 +218,7 @@ class Engine:
         except SamplerInvalid as error:
             for reply in job.replies:
                 reply.end()
-            raise InvalidRequest(
-                str(error), "grammar" if request.sampling.grammar else "logit_bias"
-            ) from error
+            raise InvalidRequest(str(error), _param(error, request)) from error
 
     def _retry_after(self, waiting: int) -> int:
         stats = self.stats()
@@ -343,6 +341,13 @@ class Engine:
                 for reply in job.replies:
                     reply.end()
                 job.close(ShuttingDown("the server is shutting down"))
+
+
+def _param(error: SamplerInvalid, request: Request) -> str | None:
+    constraint = request.sampling.constraint
+    if isinstance(error, BegunOtherwise):
+        return None  # the prompt's own, whatever it is called there
+    return constraint.param if constraint and isinstance(error, GrammarInvalid) else "logit_bias"
 
 
 def _cant_move(model: Model, config: EngineConfig) -> str | None:

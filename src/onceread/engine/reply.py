@@ -251,6 +251,9 @@ class Reply:
             self._finish("stop", shown.stop)
             return False
         self.pending = token
+        if self._sampler.complete:  # the end is certain: it takes no decode, and no token of the budget
+            self._finish("stop")
+            return False
         if self.sampled >= self.budget:
             self._finish("length")
             return False

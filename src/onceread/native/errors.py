@@ -90,4 +90,8 @@ class SamplerInvalid(NativeError):
 
 
 class GrammarInvalid(SamplerInvalid):
-    """The GBNF grammar does not parse, or has no rule ``root``."""
+    """A grammar, JSON schema or pattern can't be read, or can't be enforced."""
+
+
+class BegunOtherwise(GrammarInvalid):
+    """The part of the reply that is written already is not how the constraint lets one begin."""

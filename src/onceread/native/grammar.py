@@ -1,4 +1,4 @@
-"""Replies that follow a grammar: GBNF, enforced by llguidance.
+"""Replies that follow a grammar, a JSON schema or a pattern, enforced by llguidance.
 
 llama.cpp's own grammar sampler is not used: its time grows exponentially with the ways in which a grammar can
 match the same text, inside a call that nothing can stop, and its parser overflows the stack. llguidance
@@ -17,13 +17,23 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 from llguidance.llamacpp import lltokenizer_from_vocab
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-from onceread.native.errors import GrammarInvalid
+from onceread.native.errors import BegunOtherwise, GrammarInvalid
+from onceread.native.json_schema import MAX_BYTES, prepared
+from onceread.native.params import Constraint
+from onceread.native.patterns import check_length
 from onceread.native.vocabulary import Vocabulary
 
-_MAX_BYTES = 64 * 1024
 # Both parsers go a step deeper for each parenthesis, and for each rule that refers to another.
 _MAX_NESTING = 1000
 _NOT_CODE = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*')  # strings, classes, comments
+
+_NAMES = {"gbnf": "the grammar", "json_schema": "the JSON schema", "regex": "the pattern"}
+_JSON: Any = {
+    "lenient": False,  # what it can't enforce is an error
+    "coerce_one_of": False,
+    # Whitespace as people and models write it. Without an end to it a small model may never come to one.
+    "whitespace_pattern": r" |\n{1,2}[ \t]{0,20}",
+}
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -33,16 +43,23 @@ class GrammarDeadEnd(Exception):
 
 
 class Grammar:
-    """One reply's place in its grammar."""
+    """One reply's place in what it must be."""
 
-    def __init__(self, vocab: Vocabulary, gbnf: str) -> None:
-        """``gbnf`` has a rule ``root``. Raises GrammarInvalid for what can't be enforced."""
+    def __init__(self, vocab: Vocabulary, constraint: Constraint) -> None:
+        """Raises GrammarInvalid for what can't be enforced, BegunOtherwise for what can't be gone on with."""
         self._vocab = vocab
-        self._matcher = LLMatcher(_tokenizer(vocab), _to_lark(gbnf), log_level=0)
-        if self._matcher.is_error():
-            raise GrammarInvalid(f"the grammar can't be enforced: {_first_line(self._matcher.get_error())}")
+        self._what = _NAMES[constraint.kind]
         self._bits = allocate_token_bitmask(1, vocab.size)
+        made: tuple[Constraint, LLMatcher] | None = vocab.__dict__.get("_llguidance_last")
+        if made is not None and made[0] is constraint:  # another reply to the same request
+            self._matcher = made[1].deep_copy()
+            return
+        self._matcher = LLMatcher(_tokenizer(vocab), _compiled(constraint), log_level=0)
+        self._check()
         self.allowed()  # limits that it would break at once are its fault, not the reply's
+        if constraint.begun:
+            self._go_on_from(constraint.begun)
+        vocab.__dict__["_llguidance_last"] = (constraint, self._matcher.deep_copy())
 
     @property
     def complete(self) -> bool:
@@ -52,8 +69,7 @@ class Grammar:
     def allowed(self) -> Mask:
         """Shape (vocabulary,): True where a token can come next, the end of the reply included."""
         fill_next_token_bitmask(self._matcher, self._bits)
-        if self._matcher.is_error():
-            raise GrammarInvalid(f"the grammar can't be enforced: {_first_line(self._matcher.get_error())}")
+        self._check()
         bits = np.unpackbits(self._bits[0].view(np.uint8), bitorder="little")
         mask: Mask = bits[: self._vocab.size].astype(np.bool_)
         return mask
@@ -61,12 +77,40 @@ class Grammar:
     def accept(self, token: int) -> None:
         """Go on by a token that :meth:`allowed` allows."""
         if not self._matcher.consume_token(token):
-            raise GrammarDeadEnd(_first_line(self._matcher.get_error()))
+            raise GrammarDeadEnd(_reason(self._matcher.get_error()))
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarInvalid(f"{self._what} can't be enforced: {_reason(self._matcher.get_error())}")
+
+    def _go_on_from(self, begun: str) -> None:
+        # Not by the model's own tokenizer, which may put a space before the text.
+        tokens = _tokenizer(self._vocab).greedy_tokenize(begun)
+        fitting = self._matcher.validate_tokens(tokens)
+        if self._vocab.detokenize(tokens) != begun.encode() or fitting < len(tokens):
+            good = self._vocab.detokenize(tokens[:fitting]).decode(errors="ignore")
+            raise BegunOtherwise(
+                f"{self._what} does not allow the message to continue, after its first {len(good)} characters"
+            )
+        if not self._matcher.consume_tokens(tokens):
+            self._check()
+
+
+def _compiled(constraint: Constraint) -> str:
+    """The constraint in llguidance's terms."""
+    if constraint.kind == "gbnf":
+        return _to_lark(constraint.text)
+    if constraint.kind == "json_schema":
+        return str(LLMatcher.grammar_from_json_schema(prepared(constraint.text), overrides=_JSON))
+    if len(constraint.text.encode("utf-8", errors="replace")) > MAX_BYTES:
+        raise GrammarInvalid(f"the pattern is longer than {MAX_BYTES} bytes")
+    check_length(constraint.text)
+    return str(LLMatcher.grammar_from_regex(constraint.text))
 
 
 def _to_lark(gbnf: str) -> str:
-    if len(gbnf.encode("utf-8", errors="replace")) > _MAX_BYTES:
-        raise GrammarInvalid(f"the grammar is longer than {_MAX_BYTES} bytes")
+    if len(gbnf.encode("utf-8", errors="replace")) > MAX_BYTES:
+        raise GrammarInvalid(f"the grammar is longer than {MAX_BYTES} bytes")
     code = re.sub(_NOT_CODE, "", gbnf)
     if code.count("(") + code.count("::=") > _MAX_NESTING:
         raise GrammarInvalid(f"the grammar has more than {_MAX_NESTING} rules and parentheses")
@@ -75,7 +119,7 @@ def _to_lark(gbnf: str) -> str:
     except RecursionError:
         raise GrammarInvalid("the grammar is nested too deeply") from None
     except Exception as error:  # it raises bare exceptions for what it can't read
-        raise GrammarInvalid(f"the grammar can't be read: {_first_line(str(error))}") from error
+        raise GrammarInvalid(f"the grammar can't be read: {_reason(str(error))}") from error
 
 
 def _tokenizer(vocab: Vocabulary) -> LLTokenizer:
@@ -92,5 +136,11 @@ def _tokenizer(vocab: Vocabulary) -> LLTokenizer:
     return made
 
 
-def _first_line(text: str) -> str:
-    return text.strip().partition("\n")[0][:200]
+def _reason(error: str) -> str:
+    """What llguidance means, as one line without its way of counting."""
+    if "NoExtension" in error:
+        return "nothing satisfies it"
+    lines = [line.strip() for line in error.strip().splitlines()] or [""]
+    said = next((line for line in lines if line.startswith("error:")), lines[0])
+    said = re.sub(r"^at \d+\(\d+\): ", "", said.removeprefix("error:"))
+    return said.strip().partition(" Enable ")[0][:200]  # its switches are not the client's

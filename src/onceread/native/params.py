@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What a reply must be, to the last character.
+
+    ``gbnf`` is llama.cpp's notation, with a rule ``root``; ``json_schema`` is the schema's JSON text; ``regex``
+    is Rust's dialect, for the whole reply.
+    """
+
+    kind: Literal["gbnf", "json_schema", "regex"]
+    text: str
+    param: str = "grammar"  # what the client calls it
+    begun: str = ""  # a part that is written already: the reply goes on from there
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,4 +54,4 @@ class SamplingParams:
     mirostat_eta: float = 0.1
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
     seed: int | None = None  # None = from the system's entropy
-    grammar: str | None = field(default=None, repr=False)  # GBNF with a rule `root`
+    constraint: Constraint | None = field(default=None, repr=False)

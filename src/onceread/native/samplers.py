@@ -32,6 +32,8 @@ class Sampler:
         self._vocab = vocab
         self._chain: Any = None
         self._grammar: Grammar | None = None
+        self._ignores_end = ignore_eos
+        self._ends = sorted(vocab.eog_tokens)
         self._end = vocab.eos if vocab.eos >= 0 else min(vocab.eog_tokens, default=-1)
         self._looking_back: list[Any] = []  # samplers of the chain that want to know the prompt's end
         self._look_back = 0
@@ -41,12 +43,17 @@ class Sampler:
         self._chain = lib.llama_sampler_chain_init(chain_params)
         try:
             self._build(params, n_ctx, ignore_eos)
-            if params.grammar is not None:
-                self._grammar = Grammar(vocab, params.grammar)
+            if params.constraint is not None:
+                self._grammar = Grammar(vocab, params.constraint)
                 self._candidates = np.zeros(vocab.size, dtype=_CANDIDATE)
         except BaseException:
             self.close()
             raise
+
+    @property
+    def complete(self) -> bool:
+        """Does a grammar allow nothing but the end of the reply?"""
+        return self._grammar is not None and self._grammar.complete
 
     @property
     def look_back(self) -> int:
@@ -71,6 +78,10 @@ class Sampler:
         allowed = grammar.allowed()
         if not allowed.any():
             raise GrammarDeadEnd("the grammar allows no token here")
+        if self._ignores_end:
+            allowed[self._ends] = False
+            if not allowed.any():  # it goes on for as long as the grammar lets it
+                return self._end
         candidates = self._candidates
         candidates["id"] = np.arange(len(logits), dtype=np.int32)
         candidates["logit"] = np.where(allowed, logits, -np.inf)

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from onceread.engine.request import Completed, DoneEvent, FinishEvent, TextEvent
 from onceread.engine.request import Request as EngineRequest
-from onceread.native.params import SamplingParams
+from onceread.native.params import Constraint, SamplingParams
 from onceread.server.answering import Answering
 from onceread.server.auth import Caller, authenticate
 from onceread.server.body import read_body
@@ -122,7 +122,7 @@ class _Made:
         vocab = self._serving.model.vocab
         sampling = self._body.sampling(vocab.size)
         if prompt.forced is not None:
-            return replace(sampling, grammar=prompt.forced.grammar)
+            return replace(sampling, constraint=Constraint("gbnf", prompt.forced.grammar, "tool_choice"))
         if self._body.tools and self._body.tool_choice == "none":
             # The tools stay in the prompt, so that what was read of them counts; but there is to be no call.
             mark = self._serving.tokenizer.written(self._serving.style.tools.opens)

@@ -167,9 +167,9 @@ class ChatCompletionRequest(GenerationFields):
                 raise invalid(message, "continue_final_message")
         check_choice(self.tools or [], self.tool_choice)
         if self.forces_call:
-            for name in ("grammar", "continue_final_message"):
-                if getattr(self, name):
-                    raise invalid(f"{name} can't be used where tool_choice forces a call.", name)
+            given = [constraint.param for constraint in self._given()]
+            for name in (*given, *(["continue_final_message"] if self.continue_final_message else [])):
+                raise invalid(f"{name} can't be used where tool_choice forces a call.", name)
         return self
 
     @property
@@ -194,6 +194,10 @@ class ChatCompletionRequest(GenerationFields):
     def alternatives(self) -> int | None:
         """How many alternatives to tell of at each token; None without logprobs."""
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def begun(self) -> str:
+        return (self.messages[-1].content or "") if self.continue_final_message else ""
 
     @property
     def opens_turn(self) -> bool:

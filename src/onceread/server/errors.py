@@ -85,7 +85,7 @@ def known(error: BaseException, prompt_param: str | None = None) -> ApiError | N
         case engine_errors.ShuttingDown():
             return unavailable(str(error) or "The server is shutting down.", "shutting_down", _RETRY_SOON)
         case engine_errors.InvalidRequest():
-            return invalid(str(error), error.param)
+            return invalid(str(error), error.param or prompt_param)
         case ChatError() | TokenizeFailed():
             return invalid(str(error), prompt_param)
         case SamplerInvalid():

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any
 
 from annotated_types import Len
-from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, field_validator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
-from onceread.native.params import SamplingParams
+from onceread.native.params import Constraint, SamplingParams
 from onceread.server.body import RequestModel
+from onceread.server.constraint_fields import ConstraintFields, no_nul
 from onceread.server.errors import invalid
 from onceread.server.settings import Settings
 
@@ -25,12 +27,6 @@ _MAX_STOPS = 16
 _MAX_STOP = 1000
 _MAX_BREAKERS = 16  # each costs a search through the whole vocabulary
 _DEFAULTS = SamplingParams()
-
-
-def _no_nul(text: str) -> str:
-    if "\0" in text:  # C would read the string up to here and no further
-        raise PydanticCustomError("nul_character", "must not hold NUL characters")
-    return text
 
 
 def _stops(value: object) -> tuple[str, ...] | None:
@@ -58,8 +54,7 @@ Stop = Annotated[
 Share = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 LookBack = Annotated[int, Field(ge=-1, le=_MAX_LOOK_BACK)]
-Breaker = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(_no_nul)]
-Grammar = Annotated[str, Field(max_length=64 * 1024), AfterValidator(_no_nul)]
+Breaker = Annotated[str, Field(min_length=1, max_length=40), AfterValidator(no_nul)]
 
 
 class StreamOptions(RequestModel):
@@ -68,7 +63,7 @@ class StreamOptions(RequestModel):
     include_usage: bool | None = Field(None, description="A last chunk with the whole request's usage.")
 
 
-class GenerationFields(RequestModel):
+class GenerationFields(ConstraintFields):
     """Sampling, limits and streaming. What is left out or null has its default."""
 
     model: str | None = Field(None, description="Any name: the server has one model and answers with it.")
@@ -105,7 +100,6 @@ class GenerationFields(RequestModel):
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
         None, max_length=_MAX_BIASES, description="By token id: what to add to its logit."
     )
-    grammar: Grammar | None = Field(None, description="GBNF with a rule `root`.")
     ignore_eos: bool | None = None
     reuse_moved: bool | None = Field(
         None, description="Also reuse what was read at other positions: an approximation."
@@ -113,22 +107,6 @@ class GenerationFields(RequestModel):
     explain: bool | None = Field(
         None, description="Say where the prompt left the nearest known path of its namespace."
     )
-
-    # Of other versions or servers, and not here yet. An answer that just left them out would be a wrong one.
-    response_format: Any = Field(None, json_schema_extra={"type": ["object", "null"]})
-    json_schema: Any = Field(None, json_schema_extra={"type": "null"})
-
-    @field_validator("response_format")
-    @classmethod
-    def _only_text(cls, value: object) -> object:
-        if value is None or value == {"type": "text"}:
-            return value
-        raise unsupported("only {'type': 'text'} is supported in this version")
-
-    @field_validator("json_schema")
-    @classmethod
-    def _no_schema(cls, value: object) -> object:
-        return refuse_unless(value is None, value)
 
     @model_validator(mode="after")
     def _options_need_a_stream(self) -> Self:
@@ -164,8 +142,17 @@ class GenerationFields(RequestModel):
             mirostat_eta=_or(self.mirostat_eta, _DEFAULTS.mirostat_eta),
             logit_bias=_biases(self.logit_bias or {}, vocab_size),
             seed=_seed(self.seed),
-            grammar=self.grammar or None,
+            constraint=self._constraint_from_there(),
         )
+
+    @property
+    def begun(self) -> str:
+        """What of the reply is written already, by the client."""
+        return ""
+
+    def _constraint_from_there(self) -> Constraint | None:
+        constraint = self.constraint
+        return replace(constraint, begun=self.begun) if constraint and self.begun else constraint
 
 
 def unsupported(message: str) -> PydanticCustomError:
