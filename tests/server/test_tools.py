@@ -405,7 +405,7 @@ class TestForced:
         serving.ask()
         serving.ask(tool_choice=choice)
         free, forced = serving.engine.requests
-        assert free.sampling.grammar is None
+        assert free.sampling.constraint is None
         assert forced.prompt == free.prompt
         grammar = forced.sampling.grammar
         assert grammar is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
@@ -21,8 +20,8 @@ from onceread.server import (
     models,
     text_completions,
 )
-from onceread.server.body import WARNING_HEADER, on_bad_parameters
-from onceread.server.errors import HANDLERS
+from onceread.server.body import WARNING_HEADER
+from onceread.server.error_handlers import HANDLERS
 from onceread.server.middleware import BodyLimit, CatchAll, Measure
 from onceread.server.openapi import document
 from onceread.server.settings import Settings
@@ -52,7 +51,7 @@ def create_app(engine: Engine | None, model: Model | None, settings: Settings) -
         docs_url=None,  # ours works without internet
         redoc_url=None,
         redirect_slashes=False,
-        exception_handlers={**HANDLERS, RequestValidationError: on_bad_parameters},
+        exception_handlers=dict(HANDLERS),
         middleware=_middleware(state),
     )
     app.state.onceread = state

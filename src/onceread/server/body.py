@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from anyio import to_thread
-from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
+from fastapi import Request
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -33,13 +32,6 @@ class RequestModel(BaseModel):
 Body = TypeVar("Body", bound=RequestModel)
 
 
-async def on_bad_parameters(_request: Request, error: RequestValidationError) -> Response:
-    """The handler for what FastAPI refuses in a query or a path."""
-    first = error.errors()[0]
-    where = first["loc"][1:]  # the first step is "query" or "path"
-    return describe(ErrorDetails(type=first["type"], loc=where, msg=first["msg"], input=None)).response()
-
-
 async def read_body(request: Request, model: type[Body]) -> Body:
     """The request's JSON as ``model``. Raises ApiError: 415 for other content types, 400 for bad bodies."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -61,6 +53,14 @@ def parse_body(model: type[Body], raw: bytes) -> Body:
         raise describe(error.errors(include_url=False, include_input=False)[0]) from None
     except RecursionError:
         raise invalid("The JSON is nested too deeply.", code="invalid_json") from None
+
+
+def from_fields(model: type[Body], fields: Mapping[str, Any]) -> Body:
+    """What another API's body was translated to, as ``model``. Raises ApiError for the first thing that is wrong."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        raise describe(error.errors(include_url=False, include_input=False)[0]) from None
 
 
 def ignored_warning(model: RequestModel) -> dict[str, str]:

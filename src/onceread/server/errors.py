@@ -1,21 +1,18 @@
-"""OpenAI's error envelope, and which of the world's mistakes becomes which error."""
+"""What can go wrong, in OpenAI's terms, and which of the world's mistakes becomes which error."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
-
-from onceread.cache.errors import CacheError, DiskUnusable, PathUnknown, PinRefused
+from onceread.cache.errors import DiskUnusable, PathUnknown, PinRefused
 from onceread.chat.errors import ChatError
 from onceread.engine import errors as engine_errors
 from onceread.native.errors import SamplerInvalid, TokenizeFailed
 
 INVALID = "invalid_request_error"
+TOO_LONG = "exceed_context_size_error"  # llama-server's, by which agents decide to compact
 SERVER = "server_error"
 
 CLIENT_CLOSED = 499
@@ -40,12 +37,9 @@ class ApiError(Exception):
         return self.message
 
     def body(self) -> dict[str, Any]:
-        """The envelope."""
+        """OpenAI's envelope. The other APIs' are in ``error_handlers.py``."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": {**error, **self.extra}}
-
-    def response(self) -> JSONResponse:
-        return JSONResponse(self.body(), self.status, dict(self.headers))
 
 
 class ClientGone(Exception):
@@ -79,7 +73,8 @@ def known(error: BaseException, prompt_param: str | None = None) -> ApiError | N
             return error
         case engine_errors.ContextLengthExceeded():
             counts = {"n_prompt_tokens": error.n_prompt, "n_ctx": error.limit}
-            return ApiError(400, str(error), param=prompt_param, code="context_length_exceeded", extra=counts)
+            code = "context_length_exceeded"
+            return ApiError(400, str(error), TOO_LONG, param=prompt_param, code=code, extra=counts)
         case engine_errors.QueueFull():
             return unavailable(str(error), "queue_full", error.retry_after)
         case engine_errors.ShuttingDown():
@@ -100,45 +95,3 @@ def known(error: BaseException, prompt_param: str | None = None) -> ApiError | N
             return ApiError(500, str(error), SERVER, code="engine_failed")
         case _:
             return None
-
-
-async def on_known(_request: Request, error: Exception) -> Response:
-    """The handler for every exception that :func:`known` knows."""
-    return (known(error) or internal()).response()
-
-
-async def on_http_exception(request: Request, error: Exception) -> Response:
-    """The handler for what the router itself refuses: unknown routes and methods."""
-    assert isinstance(error, HTTPException)
-    headers = dict(error.headers or {})
-    where = f"{request.method} {request.url.path}"
-    match error.status_code:
-        case 404:
-            answer = ApiError(404, f"Unknown request URL: {where}.", code="unknown_url", headers=headers)
-        case 405:
-            allowed = headers.get("Allow") or headers.get("allow") or "other methods"
-            message = f"{request.method} is not allowed on {request.url.path}; use {allowed}."
-            answer = ApiError(405, message, code="method_not_allowed", headers=headers)
-        case status:
-            answer = ApiError(status, str(error.detail), headers=headers)
-    return answer.response()
-
-
-async def on_client_gone(_request: Request, _error: Exception) -> Response:
-    """Nobody reads this; the status is for the log and the metrics."""
-    return Response(status_code=CLIENT_CLOSED)
-
-
-Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
-
-HANDLERS: dict[int | type[Exception], Handler] = {
-    HTTPException: on_http_exception,
-    ClientGone: on_client_gone,
-    ClientDisconnect: on_client_gone,
-    ApiError: on_known,
-    CacheError: on_known,
-    engine_errors.EngineError: on_known,
-    ChatError: on_known,
-    TokenizeFailed: on_known,
-    SamplerInvalid: on_known,
-}

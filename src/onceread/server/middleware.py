@@ -10,6 +10,7 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from onceread.server.error_handlers import shaped
 from onceread.server.errors import CLIENT_CLOSED, ApiError, internal
 from onceread.server.metrics import Metrics
 
@@ -71,7 +72,7 @@ class CatchAll:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if started:  # the connection is cut, so that nobody takes the part for the whole
                 raise
-            await internal().response()(scope, receive, send)
+            await shaped(internal(), scope["path"])(scope, receive, send)
 
 
 class Measure:

@@ -12,7 +12,8 @@ from onceread.engine.request import Completed
 from onceread.engine.request import Request as EngineRequest
 from onceread.server.answering import Answering, until_disconnect
 from onceread.server.body import ignored_warning
-from onceread.server.event_stream import EventStream
+from onceread.server.errors import ApiError
+from onceread.server.event_stream import DONE, EventStream, openai_error
 from onceread.server.generation_fields import GenerationFields
 
 
@@ -24,11 +25,13 @@ async def respond(
     *,
     chunks: Callable[[], AsyncIterator[bytes]],
     whole: Callable[[list[Completed]], dict[str, Any]],
+    end: bytes = DONE,
+    failed: Callable[[ApiError], bytes] = openai_error,
 ) -> Response:
     """The answer to ``request``: ``chunks()`` as events if it asked for a stream, else ``whole(answers)``.
 
-    What goes wrong before the first token is raised, also for streams. Nothing goes on running when
-    this raises, or when the client goes.
+    ``end`` and ``failed`` are how the API ends a stream. What goes wrong before the first token is raised, also
+    for streams. Nothing goes on running when this raises, or when the client goes.
     """
     streams = False
     try:
@@ -36,7 +39,7 @@ async def respond(
         headers = ignored_warning(body)
         if body.stream:
             streams = True  # from here on the response sees to the cancelling
-            return EventStream(answering, chunks(), headers)
+            return EventStream(answering, chunks(), headers, end=end, failed=failed)
         answers = await until_disconnect(request, answering.gather())
         return JSONResponse(whole(answers), headers=headers)
     finally:
