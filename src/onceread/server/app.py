@@ -18,6 +18,8 @@ from onceread.server import (
     health,
     metrics,
     models,
+    responses_create,
+    responses_stored,
     text_completions,
 )
 from onceread.server.body import WARNING_HEADER
@@ -55,7 +57,7 @@ def create_app(engine: Engine | None, model: Model | None, settings: Settings) -
         middleware=_middleware(state),
     )
     app.state.onceread = state
-    apis = (chat_completions, text_completions, models)
+    apis = (chat_completions, text_completions, responses_create, responses_stored, models)
     for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)
 
