@@ -14,7 +14,14 @@ from onceread.server.responses_messages import Message
 from onceread.server.responses_schemas import ResponsesRequest
 
 # What both have under the same name, and this API hands on as it is.
-_SHARED = frozenset(GenerationFields.model_fields) - {"model", "max_tokens", "n", "stream_options", "user"}
+_SHARED = frozenset(GenerationFields.model_fields) - {
+    "model",
+    "max_tokens",
+    "n",
+    "stop",
+    "stream_options",
+    "user",
+}
 _OVERFLOW = {"auto": "shift", "disabled": "error"}
 
 
@@ -24,6 +31,8 @@ def chat_of(body: ResponsesRequest, messages: Sequence[Message]) -> ChatCompleti
         mode="json", by_alias=True, exclude_none=True, include=set(_SHARED)
     )
     fields["messages"] = list(messages)
+    if body.stop is not None:
+        fields["stop"] = list(body.stop)
     if body.token_limit is not None:
         fields["max_tokens"] = body.token_limit
     if body.tools is not None:

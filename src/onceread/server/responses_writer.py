@@ -61,9 +61,9 @@ class ResponseWriter:
         self.items: list[Item] = []
         self.calls: dict[str, Issued] = {}  # by call id: in which words the model wrote them
 
-    def event(self, name: str, **fields: Any) -> StreamEvent:
+    def event(self, kind: str, /, **fields: Any) -> StreamEvent:
         """An event with the next number."""
-        event = {"type": name, "sequence_number": self._sequence, **fields}
+        event = {"type": kind, "sequence_number": self._sequence, **fields}
         self._sequence += 1
         return event
 
@@ -158,8 +158,8 @@ class ResponseWriter:
         elif one.kind == "reasoning":
             events.append(self._part_event("response.reasoning_text.done", text=one.text))
         else:
-            said = {"arguments": one.text, "name": one.name}
-            events.append(self._item_event("response.function_call_arguments.done", **said))
+            event = "response.function_call_arguments.done"
+            events.append(self._item_event(event, arguments=one.text, name=one.name))
         if one.kind != "function_call":
             events.append(self._part_event("response.content_part.done", part=self._part()))
         item = self._item(status)
@@ -187,9 +187,9 @@ class ResponseWriter:
             return {"type": "reasoning_text", "text": one.text}
         return output_text(one.text, one.logprobs)
 
-    def _item_event(self, name: str, **fields: Any) -> StreamEvent:
+    def _item_event(self, kind: str, /, **fields: Any) -> StreamEvent:
         assert self._open is not None
-        return self.event(name, item_id=self._open.id, output_index=self._open.index, **fields)
+        return self.event(kind, item_id=self._open.id, output_index=self._open.index, **fields)
 
-    def _part_event(self, name: str, **fields: Any) -> StreamEvent:
-        return self._item_event(name, content_index=0, **fields)
+    def _part_event(self, kind: str, /, **fields: Any) -> StreamEvent:
+        return self._item_event(kind, content_index=0, **fields)
