@@ -167,7 +167,7 @@ class ChatCompletionRequest(GenerationFields):
                 raise invalid(message, "continue_final_message")
         check_choice(self.tools or [], self.tool_choice)
         if self.forces_call:
-            given = [constraint.param for constraint in self._given()]
+            given = {constraint.param for constraint in self._given()} - {"response_format"}
             for name in (*given, *(["continue_final_message"] if self.continue_final_message else [])):
                 raise invalid(f"{name} can't be used where tool_choice forces a call.", name)
         return self

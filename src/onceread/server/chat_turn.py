@@ -68,18 +68,23 @@ class ChatTurn:
             splits_reasoning=body.reasoning_format != "none",
             thinks=prompt.thinks,
         )
-        begun = prompt.forced.prompt if prompt.forced else ""
         short = style.tools.short_ids
-        return ReplyReader(reader, self._serving.issued, self._namespace, short_ids=short, begun=begun)
+        return ReplyReader(reader, self._serving.issued, self._namespace, short_ids=short)
 
     def _sampling(self, prompt: ChatPrompt) -> SamplingParams:
         vocab = self._serving.model.vocab
         sampling = self._body.sampling(vocab.size)
         if prompt.forced is not None:
-            return replace(sampling, constraint=Constraint("gbnf", prompt.forced.grammar, "tool_choice"))
+            said = sampling.constraint or Constraint("lark", "", "tool_choice")
+            sampling = replace(sampling, constraint=replace(said, kind="lark", text=prompt.forced))
+        if sampling.constraint is not None and prompt.thinks:
+            tags = self._serving.style.think
+            sampling = replace(
+                sampling, constraint=replace(sampling.constraint, after=tags[1] if tags else "")
+            )
         if self._body.tools and self._body.tool_choice == "none":
             # The tools stay in the prompt, so that what was read of them counts; but there is to be no call.
-            mark = self._serving.tokenizer.written(self._serving.style.tools.opens)
-            if len(mark) == 1:
-                return replace(sampling, logit_bias=(*sampling.logit_bias, (mark[0], float("-inf"))))
+            mark = self._serving.model.vocab.marks.get(self._serving.style.tools.opens)
+            if mark is not None:
+                return replace(sampling, logit_bias=(*sampling.logit_bias, (mark, float("-inf"))))
         return sampling
