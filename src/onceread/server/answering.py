@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import to_thread
@@ -65,10 +66,7 @@ class Answering:
         Waiting means that what goes wrong until then is still an error of its own, not a line in
         a stream that began well. Raises ApiError, or what is a bug of ours.
         """
-        try:
-            await to_thread.run_sync(self._submit, prepare)
-        except Exception as error:
-            raise known(error, self._prompt_param) or error from error
+        await on_thread(partial(self._submit, prepare), self._prompt_param)
         self._ahead.extend(await self._drained())
         for _, event in self._ahead:
             self._raise_error(event)
@@ -167,6 +165,14 @@ class Answering:
     def _raise_error(self, event: Event) -> None:
         if isinstance(event, DoneEvent) and event.error is not None:
             raise known(event.error, self._prompt_param) or event.error
+
+
+async def on_thread(work: Callable[[], T], prompt_param: str) -> T:
+    """The result of ``work`` on a prompt, done on a thread. Raises ApiError, or what is a bug of ours."""
+    try:
+        return await to_thread.run_sync(work)
+    except Exception as error:
+        raise known(error, prompt_param) or error from error
 
 
 async def until_disconnect(request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:

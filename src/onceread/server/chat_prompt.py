@@ -51,7 +51,7 @@ def chat_prompt(
             tools,
             add_generation_prompt=body.opens_turn,
             continue_final_message=bool(body.continue_final_message),
-            variables=body.chat_template_kwargs,
+            variables=body.template_variables,
         )
 
     whole = rendered(messages)

@@ -114,6 +114,12 @@ class ChatCompletionRequest(GenerationFields):
         None, description="Variables of the chat template, such as enable_thinking."
     )
 
+    reasoning_effort: str | None = Field(
+        None,
+        max_length=20,
+        description="`none` is enable_thinking: false; others are a variable of the template.",
+    )
+
     tools: Tools | None = None
     tool_choice: ToolChoice | None = Field(
         None, description="`required` and a named function make the reply a call, by a grammar."
@@ -171,6 +177,13 @@ class ChatCompletionRequest(GenerationFields):
             for name in (*given, *(["continue_final_message"] if self.continue_final_message else [])):
                 raise invalid(f"{name} can't be used where tool_choice forces a call.", name)
         return self
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Variables of the chat template; what is said by its own name goes first."""
+        effort = self.reasoning_effort
+        said = {} if effort is None else {"enable_thinking": effort != "none", "reasoning_effort": effort}
+        return {**said, **(self.chat_template_kwargs or {})}
 
     @property
     def token_limit(self) -> int | None:

@@ -21,13 +21,19 @@ class ChatTurn:
     """What becomes of the conversation on its way to the engine, and of the replies on their way back."""
 
     def __init__(
-        self, body: ChatCompletionRequest, serving: Serving, namespace: str, settings: Settings
+        self,
+        body: ChatCompletionRequest,
+        serving: Serving,
+        namespace: str,
+        settings: Settings,
+        session: str | None = None,
     ) -> None:
         self.may_drop = (body.overflow or settings.overflow) == "shift"
         self.dropped: tuple[int, ...] = ()
         self._body = body
         self._serving = serving
         self._namespace = namespace
+        self._session = session
         self._settings = settings
         self._prompt: ChatPrompt | None = None
 
@@ -46,6 +52,7 @@ class ChatTurn:
             n=body.n or 1,
             logprobs=body.alternatives,
             namespace=self._namespace,
+            session=self._session,
             alignable=True,
             ignore_eos=bool(body.ignore_eos),
             spelled=serving.style.spelled(
@@ -56,6 +63,12 @@ class ChatTurn:
             shifts=body.reuse_moved is not False,
             shorter=prompt.shorter,
             explain=bool(body.explain),
+        )
+
+    def count(self) -> int:
+        """The tokens of the whole prompt, also where it does not fit. Raises ApiError, ChatError."""
+        return len(
+            chat_prompt(self._body, self._serving, self._namespace, may_drop=False, max_tokens=None).tokens
         )
 
     def reader(self) -> ReplyReader:
