@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
-_WORDS = (
-    "read write file path line range edit search pattern result error command shell run test build commit branch "
-    "return string number list optional required default limit offset encoding directory recursive match replace "
-    "create delete move copy status message output input timeout seconds environment variable process server "
-    "never always must should only when before after each every other unless because without within"
-).split()
+_WORDS = """
+read write file path line range edit search pattern result error command shell run test build commit
+branch return string number list optional required default limit offset encoding directory recursive
+match replace create delete move copy status message output input timeout seconds environment
+variable process server never always must should only when before after each every other unless
+because without within
+""".split()  # noqa: SIM905
 
 
 def prose(rng: random.Random, words: int) -> str:

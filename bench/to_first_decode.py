@@ -19,6 +19,7 @@ import time
 from typing import Any
 
 import httpx
+
 from agentlike import prose, tools
 from demo_model import demo_model_path
 
