@@ -25,12 +25,12 @@ def prose(rng: random.Random, words: int) -> str:
 
 
 def tools(rng: random.Random, count: int, words: int = 60) -> list[dict[str, Any]]:
-    """``count`` tools of about ``words`` words of description and three parameters each."""
+    """``count`` tools of about ``words`` words of description and two parameters each."""
     made = []
     for i in range(count):
         properties = {
-            f"{rng.choice(_WORDS)}_{k}": {"type": "string", "description": prose(rng, 10), "maxLength": 12}
-            for k in range(3)
+            f"{rng.choice(_WORDS)}_{k}": {"type": "string", "description": prose(rng, 10), "maxLength": 8}
+            for k in range(2)
         }
         made.append(
             {
@@ -41,7 +41,7 @@ def tools(rng: random.Random, count: int, words: int = 60) -> list[dict[str, Any
                     "parameters": {
                         "type": "object",
                         "properties": properties,
-                        "required": sorted(properties)[:2],
+                        "required": sorted(properties),
                         "additionalProperties": False,
                     },
                 },

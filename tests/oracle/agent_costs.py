@@ -1,6 +1,6 @@
 """What an agent's session costs, request by request, beside what it could cost at best.
 
-    python -m tests.oracle.agent_costs MODEL.gguf [--tools 25] [--turns 15]
+    python -m tests.oracle.agent_costs MODEL.gguf [--tools 24] [--turns 15]
 
 Long instructions and many tools, turns of forced tool calls and their results, the calls' arguments written anew by
 the client; in between a request for a title and two sub-agents with instructions of their own. Over the HTTP API.
@@ -82,7 +82,7 @@ class Agent:
         message, self._computed = self._session.send(self.name, body, self._computed)
         self._messages.append(message)
         for call in message.get("tool_calls") or []:
-            result = prose(self._session.rng, 25)
+            result = prose(self._session.rng, 15)
             self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
 
 
@@ -179,8 +179,8 @@ def over(found: list[Cost]) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
-    parser.add_argument("--tools", type=int, default=25)
-    parser.add_argument("--words", type=int, default=1500)
+    parser.add_argument("--tools", type=int, default=24)
+    parser.add_argument("--words", type=int, default=1200)
     parser.add_argument("--turns", type=int, default=15)
     given = parser.parse_args()
     with (

@@ -42,7 +42,7 @@ def chat_prompt(
     """
     messages = prepared(body.messages, serving, namespace)
     tools = prepared_tools(body.tools)
-    last = messages[-1]["content"] if body.continue_final_message else None
+    last = messages[-1]["content"] if body.continues else None
 
     def rendered(some: list[dict[str, Any]]) -> Rendered:
         return render(
@@ -50,7 +50,7 @@ def chat_prompt(
             some,
             tools,
             add_generation_prompt=body.opens_turn,
-            continue_final_message=bool(body.continue_final_message),
+            continue_final_message=body.continues,
             variables=body.template_variables,
         )
 

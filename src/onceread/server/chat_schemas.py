@@ -105,7 +105,7 @@ class ChatCompletionRequest(GenerationFields):
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn (default: true).")
     continue_final_message: bool | None = Field(
-        None, description="Go on where the last message, which must be the assistant's, stops."
+        None, description="Go on where the last message stops (default: true if that is the assistant's)."
     )
     overflow: Literal["error", "shift"] | None = Field(
         None, description="What to do at the context's limit: with `shift` the oldest turns are dropped."
@@ -210,12 +210,21 @@ class ChatCompletionRequest(GenerationFields):
 
     @property
     def begun(self) -> str:
-        return (self.messages[-1].content or "") if self.continue_final_message else ""
+        return (self.messages[-1].content or "") if self.continues else ""
+
+    @property
+    def continues(self) -> bool:
+        """Does the reply go on where the last message stops?"""
+        if self.continue_final_message is not None:
+            return self.continue_final_message
+        last = self.messages[-1]
+        begun = last.role == "assistant" and bool(last.content) and not last.tool_calls
+        return begun and not self.add_generation_prompt and not self.forces_call
 
     @property
     def opens_turn(self) -> bool:
         if self.add_generation_prompt is None:
-            return not self.continue_final_message
+            return not self.continues
         return self.add_generation_prompt
 
 
