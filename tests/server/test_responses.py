@@ -244,12 +244,18 @@ class TestParameters:
         assert response["reasoning"] == {"effort": "low", "summary": None}
         assert response["text"] == {"format": {"type": "text"}, "verbosity": "low"}
 
-    def test_effort_none_switches_thinking_off(self) -> None:
-        asked = Asked("{{ 'thinks' if enable_thinking is not defined or enable_thinking else 'not' }}")
+    def test_effort_is_the_templates(self) -> None:
+        asked = Asked("{{ enable_thinking }}|{{ reasoning_effort }}")
         asked.ask(reasoning={"effort": "high"})
         asked.ask(reasoning={"effort": "none"})
         asked.ask(reasoning={"effort": "none"}, chat_template_kwargs={"enable_thinking": True})
-        assert [asked.prompt(i) for i in range(3)] == ["thinks", "not", "thinks"]
+        assert [asked.prompt(i) for i in range(3)] == ["True|high", "False|none", "True|none"]
+
+    def test_the_session_comes_from_the_body_or_the_header(self, asked: Asked) -> None:
+        header = {"x-session-id": "from the header"}
+        asked.ask(prompt_cache_key="from the body", headers=header)
+        asked.ask(headers=header)
+        assert [request.session for request in asked.engine.requests] == ["from the body", "from the header"]
 
     def test_tools_of_other_types_are_skipped_and_named(
         self, asked: Asked, caplog: pytest.LogCaptureFixture
@@ -321,11 +327,6 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (
         {"text": {"format": {"type": "json_object"}}, "response_format": {"type": "json_object"}},
         "response_format",
-        "invalid_value",
-    ),
-    (
-        {"text": {"format": {"type": "json_object"}}, "tools": [F], "tool_choice": "required"},
-        "text.format",
         "invalid_value",
     ),
     ({"text": {"format": {"type": "json_object"}}, "regex": "a"}, "regex", "invalid_value"),

@@ -40,6 +40,7 @@ class Request:
     n: int = 1
     logprobs: int | None = None  # None = off, else how many alternatives beside the chosen token
     namespace: str = DEFAULT_NAMESPACE  # nothing is shared between two namespaces
+    session: str | None = None  # requests of one name are likely to come again together: see sessions.py
     alignable: bool = True
     ignore_eos: bool = False
     spelled: frozenset[int] = frozenset()  # control tokens that the reply's text shows, by their names

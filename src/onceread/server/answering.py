@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from anyio import to_thread
@@ -75,10 +76,7 @@ class Answering:
         Rendering and tokenizing a long prompt takes long enough to make other streams stutter.
         Raises ApiError, or what is a bug of ours.
         """
-        try:
-            await to_thread.run_sync(self._submit, prepare)
-        except Exception as error:
-            raise known(error, self._prompt_param) or error from error
+        await on_thread(partial(self._submit, prepare), self._prompt_param)
 
     async def events(self) -> AsyncIterator[list[tuple[int, Event]]]:
         """What has happened since the last look, as (prompt, event), until all requests are done.
@@ -174,6 +172,14 @@ class Answering:
     def _raise_error(self, event: Event) -> None:
         if isinstance(event, DoneEvent) and event.error is not None:
             raise known(event.error, self._prompt_param) or event.error
+
+
+async def on_thread(work: Callable[[], T], prompt_param: str) -> T:
+    """The result of ``work`` on a prompt, done on a thread. Raises ApiError, or what is a bug of ours."""
+    try:
+        return await to_thread.run_sync(work)
+    except Exception as error:
+        raise known(error, prompt_param) or error from error
 
 
 async def until_disconnect(request: HttpRequest, work: Coroutine[Any, Any, T]) -> T:

@@ -31,6 +31,7 @@ def chat_of(body: ResponsesRequest, messages: Sequence[Message]) -> ChatCompleti
         mode="json", by_alias=True, exclude_none=True, include=set(_SHARED)
     )
     fields["messages"] = list(messages)
+    fields["continue_final_message"] = False  # a response is a message of its own
     if body.stop is not None:
         fields["stop"] = list(body.stop)
     if body.token_limit is not None:
@@ -54,11 +55,10 @@ def chat_of(body: ResponsesRequest, messages: Sequence[Message]) -> ChatCompleti
     if body.wants_logprobs:
         fields["logprobs"] = True
         fields["top_logprobs"] = body.top_logprobs or 0
-    variables: dict[str, Any] = {}
-    if body.reasoning is not None and body.reasoning.effort == "none":
-        variables["enable_thinking"] = False
-    if variables := {**variables, **(body.chat_template_kwargs or {})}:
-        fields["chat_template_kwargs"] = variables
+    if body.reasoning is not None and body.reasoning.effort is not None:
+        fields["reasoning_effort"] = body.reasoning.effort
+    if body.chat_template_kwargs is not None:
+        fields["chat_template_kwargs"] = body.chat_template_kwargs
     try:
         return from_fields(ChatCompletionRequest, fields)
     except ApiError as error:

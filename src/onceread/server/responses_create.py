@@ -13,12 +13,12 @@ from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
 from onceread.engine.request import Completed, DoneEvent, Explanation, FinishEvent, TextEvent, Usage
-from onceread.server.answering import Answering
+from onceread.server.answering import Answering, on_thread
 from onceread.server.auth import Caller, authenticate
 from onceread.server.body import ignored_warning, listed, read_body
 from onceread.server.chat_schemas import ChatCompletionRequest
 from onceread.server.chat_turn import ChatTurn
-from onceread.server.errors import ApiError, known
+from onceread.server.errors import ApiError
 from onceread.server.event_stream import sse
 from onceread.server.explain import explain_field
 from onceread.server.logprobs import TokenNames, chat_logprobs
@@ -31,6 +31,7 @@ from onceread.server.responses_items import new_id
 from onceread.server.responses_schemas import ResponsesRequest
 from onceread.server.responses_store import ResponseStore, Turn
 from onceread.server.responses_writer import ResponseWriter, StreamEvent
+from onceread.server.session_hint import session_of
 from onceread.server.state import Serving, state_of
 from onceread.server.usage import approximate_field, timings
 
@@ -61,7 +62,8 @@ async def create_response(request: Request, caller: Caller = Depends(authenticat
     history = await history_of(body, state.responses, serving, namespace)
     chat = chat_of(body, history.messages)
     answering = Answering(serving.engine, state.metrics, _PROMPT)
-    turn = ChatTurn(chat, serving, namespace, state.settings)
+    session = session_of(request, body.prompt_cache_key)
+    turn = ChatTurn(chat, serving, namespace, state.settings, session)
     warnings = _warnings(body)
     answer = _Answer(body, chat, turn, serving, history, state.responses, namespace, warnings)
     try:
@@ -77,11 +79,8 @@ async def create_response(request: Request, caller: Caller = Depends(authenticat
             early=True,
             warnings=warnings,
         )
-    except Exception as error:
-        known_error = known(error, _PROMPT)
-        if known_error is None:
-            raise
-        raise renamed(known_error, body) from error
+    except ApiError as error:
+        raise renamed(error, body) from error
 
 
 @router.post(
@@ -99,16 +98,12 @@ async def count_input_tokens(request: Request, caller: Caller = Depends(authenti
     namespace = caller.namespace(body.cache_salt)
     history = await history_of(body, state.responses, serving, namespace)
     chat = chat_of(body, history.messages)
-    chat.overflow = "error"  # all of it is counted, also what would be dropped
     turn = ChatTurn(chat, serving, namespace, state.settings)
     try:
-        made = await to_thread.run_sync(turn.request)
-    except Exception as error:
-        known_error = known(error, _PROMPT)
-        if known_error is None:
-            raise
-        raise renamed(known_error, body) from error
-    answer = InputTokens(object="response.input_tokens", input_tokens=len(made.prompt))
+        count = await on_thread(turn.count, _PROMPT)
+    except ApiError as error:
+        raise renamed(error, body) from error
+    answer = InputTokens(object="response.input_tokens", input_tokens=count)
     return JSONResponse(answer.model_dump(), headers=ignored_warning(body, *_warnings(body)))
 
 

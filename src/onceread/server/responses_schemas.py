@@ -166,7 +166,8 @@ class TextFields(RequestModel):
 
 class ReasoningFields(RequestModel):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
-        None, description="`none` sets enable_thinking to false for the chat template; others change nothing."
+        None,
+        description="For the chat template: `none` is enable_thinking: false, others are its reasoning_effort.",
     )
     summary: Literal["auto", "concise", "detailed"] | None = Field(None, description="Ignored.")
 
@@ -215,7 +216,6 @@ class ResponsesRequest(GenerationFields):
     metadata: (
         Annotated[dict[Annotated[str, Field(max_length=64)], MetadataValue], Field(max_length=16)] | None
     ) = None
-    prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     safety_identifier: str | None = None
