@@ -29,8 +29,9 @@ WEATHER: Any = {
             "unit": {"enum": ["celsius", "fahrenheit"]},
         },
         "required": ["city", "unit"],
+        "additionalProperties": False,
     },
-    "strict": False,
+    "strict": True,
 }
 
 
