@@ -153,7 +153,7 @@ class TestPooling:
         path = folder / "reranker.gguf"
         write_encoder(path, 4)
         with Model.load(path) as model, make(model) as engine:
-            with pytest.raises(ModelUnsupported, match="reranker"):
+            with pytest.raises(InvalidRequest, match="reranker"):
                 engine.start()
             with pytest.raises(InvalidRequest, match="reranker"):
                 engine.submit([[5]])

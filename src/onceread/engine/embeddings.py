@@ -19,7 +19,7 @@ from onceread.engine.slicing import Pace
 from onceread.engine.turns import Turns
 from onceread.native.batch import Batch
 from onceread.native.embedding import EmbeddingContext, Vector, nature_of
-from onceread.native.errors import DecodeFailed, ModelUnsupported
+from onceread.native.errors import DecodeFailed, ModelUnsupported, NativeError
 from onceread.native.model import Model
 
 logger = logging.getLogger(__name__)
@@ -97,10 +97,15 @@ class EmbeddingEngine:
     # -- any thread --------------------------------------------------------
 
     def plan(self) -> EmbeddingPlan:
-        """Sizes, found out at the first use. Raises ModelUnsupported, ContextTooLarge."""
+        """Sizes, found out at the first use. Raises InvalidRequest if this model can't embed, or EngineFailed."""
         with self._planning:
             if self._planned is None:
-                self._planned = embedding_plan(self.model, nature_of(self.model), self.config)
+                try:
+                    self._planned = embedding_plan(self.model, nature_of(self.model), self.config)
+                except ModelUnsupported as error:
+                    raise InvalidRequest(str(error), "model") from error
+                except NativeError as error:
+                    raise EngineFailed(str(error)) from error
             return self._planned
 
     def start(self) -> EmbeddingEngine:
@@ -114,12 +119,7 @@ class EmbeddingEngine:
 
         Raises InputTooLong, InvalidRequest, QueueFull, ShuttingDown, EngineFailed at once.
         """
-        try:
-            plan = self.plan()
-        except ModelUnsupported as error:
-            raise InvalidRequest(str(error), "model") from error
-        except Exception as error:
-            raise EngineFailed(str(error)) from error
+        plan = self.plan()
         size = self.model.vocab.size
         for index, tokens in enumerate(inputs):
             if not tokens:
