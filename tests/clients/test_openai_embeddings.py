@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ def client(live: Live) -> OpenAI:
 
 
 @pytest.fixture(scope="module")
-def expected(live: Live) -> Iterator[list[list[float]]]:
+def expected(live: Live) -> list[list[float]]:
     """What the high-level binding makes of them, by itself."""
     import llama_cpp
 
@@ -42,7 +41,7 @@ def expected(live: Live) -> Iterator[list[list[float]]]:
     )
     found = [llama.embed(text, normalize=True) for text in TEXTS]  # one at a time
     llama.close()
-    yield found
+    return found
 
 
 def alike(one: list[float], other: list[float]) -> float:

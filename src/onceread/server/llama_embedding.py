@@ -88,5 +88,5 @@ def scaled(vector: Vector, norm: int) -> Vector:
     if norm == 0:
         return (vector * (_INT16 / largest)).astype(np.float32)
     shares = wide / largest  # so that no power is too large
-    length = largest * float((shares**norm).sum()) ** (1 / norm)
+    length: float = largest * float((shares**norm).sum()) ** (1 / norm)
     return (vector / length).astype(np.float32)
