@@ -15,7 +15,9 @@ from onceread.server import (
     cache_upkeep,
     chat_completions,
     docs_page,
+    embeddings,
     health,
+    llama_embedding,
     metrics,
     models,
     text_completions,
@@ -28,22 +30,28 @@ from onceread.server.settings import Settings
 from onceread.server.state import AppState
 
 if TYPE_CHECKING:
+    from onceread.engine.embeddings import EmbeddingEngine
     from onceread.engine.engine import Engine
     from onceread.native.model import Model
 
 _DESCRIPTION = "A local LLM server over llama.cpp that reads every prompt once."
 
 
-def create_app(engine: Engine | None, model: Model | None, settings: Settings) -> FastAPI:
+def create_app(
+    engine: Engine | None,
+    model: Model | None,
+    settings: Settings,
+    embedding: EmbeddingEngine | None = None,
+) -> FastAPI:
     """The application. Raises TemplateUnusable if ``settings.chat_template`` can't be used.
 
     With an engine and its model it answers at once. Without, it says that it is loading, until
-    ``app_state(app).serve(engine, model)`` or ``.fail(why)`` is called, from any thread.
-    The caller owns engine and model, and closes them.
+    ``app_state(app).serve(engine, model, embedding)`` or ``.fail(why)`` is called, from any thread.
+    The caller owns engines and models, and closes them.
     """
     state = AppState(settings)
     if engine is not None and model is not None:
-        state.serve(engine, model)
+        state.serve(engine, model, embedding)
     app = FastAPI(
         title="Onceread",
         version=__version__,
@@ -55,7 +63,7 @@ def create_app(engine: Engine | None, model: Model | None, settings: Settings) -
         middleware=_middleware(state),
     )
     app.state.onceread = state
-    apis = (chat_completions, text_completions, models)
+    apis = (chat_completions, text_completions, embeddings, llama_embedding, models)
     for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)
 

@@ -39,6 +39,7 @@ _SAYS = {
     413: "The body is too large.",
     415: "The body's content type is not JSON.",
     500: "The server failed.",
+    501: "This server does not do that.",
     503: "Loading, shutting down, or too many requests wait; see `code` and `Retry-After`.",
 }
 
@@ -74,7 +75,7 @@ def document(app: FastAPI, *, needs_key: bool) -> dict[str, Any]:
     if needs_key:
         components["securitySchemes"] = {"ApiKey": {"type": "http", "scheme": "bearer"}}
         for path, operations in found["paths"].items():
-            if path.startswith(("/v1/", "/cache")):
+            if path.startswith(("/v1/", "/cache", "/embedding")):
                 for operation in operations.values():
                     operation["security"] = [{"ApiKey": []}]
     return found
