@@ -77,6 +77,7 @@ def live_server(
     max_tokens_limit: int | None = 16, engine: dict[str, Any] | None = None, **settings: Any
 ) -> Iterator[Live]:
     """The demo model behind HTTP, with a small context and short replies; ``engine`` may give it a store."""
+    settings = {"no_disk_cache": True, **settings}
     config = EngineConfig(**{"ctx_size": 4096, "parallel": 4, "queue_limit": 300, **(engine or {})})
     with (
         Model.load(demo_model()) as model,

@@ -432,6 +432,22 @@ class TestForced:
         serving.ask(messages=brought_back(message))
         assert f"[/INST]{written}" in serving.prompt
 
+    @pytest.mark.parametrize("mode", ["auto", "required"])
+    def test_some_of_the_tools_may_be_called_and_all_stay_in_the_prompt(self, mode: str) -> None:
+        serving = Serving(LLAMA3)
+        serving.ask()
+        names = {"mode": mode, "tools": [NAMED_F]}
+        choice = {"type": "allowed_tools", "allowed_tools": names}
+        serving.says('{"name": "g", "parameters": {}}')
+        assert "tool_calls" not in serving.ask(tool_choice=choice)["message"]
+        serving.says('{"name": "f", "parameters": {"x": 1}}')
+        assert called(serving.ask(tool_choice=choice)["message"]) == [("f", '{"x": 1}')]
+        free, allowed = serving.engine.requests[:2]
+        assert allowed.prompt == free.prompt
+        constraint = allowed.sampling.constraint
+        assert (constraint is not None) == (mode == "required")
+        assert constraint is None or '"g\\"' not in constraint.text
+
     def test_thinking_that_the_prompt_begins_may_go_on(self, qwen: Serving) -> None:
         for asked in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
             qwen.ask(**asked, chat_template_kwargs={"enable_thinking": True})

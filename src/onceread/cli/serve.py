@@ -58,6 +58,8 @@ def serve(
     cache_disk: Annotated[Text, option("cache_disk")] = None,
     cache_dir: Annotated[Text, option("cache_dir")] = None,
     no_disk_cache: Annotated[Switch, option("no_disk_cache")] = None,
+    responses_keep: Annotated[Text, option("responses_keep")] = None,
+    responses_size: Annotated[Text, option("responses_size")] = None,
 ) -> None:
     """Serve one model by the OpenAI API. Options are also ONCEREAD_* variables, and keys of a TOML file."""
     flags = {name: value for name, value in context.params.items() if name != "config"}

@@ -60,16 +60,23 @@ class Answering:
         self.dropped: tuple[int, ...] = ()  # messages that had to go while the reply was written
 
     async def start(self, prepare: Callable[[], Sequence[Request]]) -> None:
-        """Make the requests on a thread, hand them to the engine, and wait for the first event.
+        """Hand the requests to the engine, and wait for the first event.
 
-        Rendering and tokenizing a long prompt takes long enough to make other streams stutter.
         Waiting means that what goes wrong until then is still an error of its own, not a line in
         a stream that began well. Raises ApiError, or what is a bug of ours.
         """
-        await on_thread(partial(self._submit, prepare), self._prompt_param)
+        await self.submit(prepare)
         self._ahead.extend(await self._drained())
         for _, event in self._ahead:
             self._raise_error(event)
+
+    async def submit(self, prepare: Callable[[], Sequence[Request]]) -> None:
+        """Make the requests on a thread and hand them to the engine: the half of :meth:`start` that waits for nobody.
+
+        Rendering and tokenizing a long prompt takes long enough to make other streams stutter.
+        Raises ApiError, or what is a bug of ours.
+        """
+        await on_thread(partial(self._submit, prepare), self._prompt_param)
 
     async def events(self) -> AsyncIterator[list[tuple[int, Event]]]:
         """What has happened since the last look, as (prompt, event), until all requests are done.

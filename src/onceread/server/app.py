@@ -20,6 +20,8 @@ from onceread.server import (
     llama_embedding,
     metrics,
     models,
+    responses_create,
+    responses_stored,
     text_completions,
 )
 from onceread.server.body import WARNING_HEADER
@@ -63,7 +65,10 @@ def create_app(
         middleware=_middleware(state),
     )
     app.state.onceread = state
-    apis = (chat_completions, text_completions, embeddings, llama_embedding, models)
+    apis = (
+        *(chat_completions, text_completions, responses_create, responses_stored, embeddings, models),
+        *(llama_embedding,),
+    )
     for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)
 

@@ -23,7 +23,16 @@ from onceread.server.body import RequestModel
 from onceread.server.errors import invalid
 from onceread.server.explain import ExplanationBody
 from onceread.server.generation_fields import MAX_TOP_LOGPROBS, GenerationFields, refuse_unless
-from onceread.server.tool_schemas import NamedChoice, Tool, ToolCallBody, ToolChoice, Tools, check_choice
+from onceread.server.tool_schemas import (
+    AllowedChoice,
+    NamedChoice,
+    Tool,
+    ToolCallBody,
+    ToolChoice,
+    Tools,
+    check_choice,
+    chosen_names,
+)
 from onceread.server.usage import Timings, UsageBody
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -192,6 +201,8 @@ class ChatCompletionRequest(GenerationFields):
     @property
     def forces_call(self) -> bool:
         """Must the reply be a call?"""
+        if isinstance(self.tool_choice, AllowedChoice):
+            return self.tool_choice.allowed_tools.mode == "required"
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedChoice)
 
     @property
@@ -199,9 +210,8 @@ class ChatCompletionRequest(GenerationFields):
         """The tools that the reply may call."""
         if self.tool_choice == "none":
             return []
-        if isinstance(self.tool_choice, NamedChoice):
-            return [tool for tool in self.tools or [] if tool.function.name == self.tool_choice.function.name]
-        return self.tools or []
+        chosen = chosen_names(self.tool_choice)
+        return [tool for tool in self.tools or [] if chosen is None or tool.function.name in chosen]
 
     @property
     def alternatives(self) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -24,24 +25,32 @@ async def respond(
     prepare: Callable[[], Sequence[EngineRequest]],
     *,
     chunks: Callable[[], AsyncIterator[bytes]],
-    whole: Callable[[list[Completed]], dict[str, Any]],
+    whole: Callable[[list[Completed]], dict[str, Any] | Awaitable[dict[str, Any]]],
     end: bytes = DONE,
     failed: Callable[[ApiError], bytes] = openai_error,
+    early: bool = False,
+    warnings: Sequence[str] = (),
 ) -> Response:
     """The answer to ``request``: ``chunks()`` as events if it asked for a stream, else ``whole(answers)``.
 
     ``end`` and ``failed`` are how the API ends a stream. What goes wrong before the first token is raised, also
-    for streams. Nothing goes on running when this raises, or when the client goes.
+    for streams. With ``early`` a stream begins as soon as the engine has the request, before the prompt is read,
+    and what goes wrong from then on is told in the stream. ``warnings`` go into a header with the names of the
+    parameters that were not understood; ``whole`` may still add to them. Nothing goes on running when this raises,
+    or when the client goes.
     """
     streams = False
     try:
-        await until_disconnect(request, answering.start(prepare))
-        headers = ignored_warning(body)
+        begin = answering.submit if early and body.stream else answering.start
+        await until_disconnect(request, begin(prepare))
         if body.stream:
             streams = True  # from here on the response sees to the cancelling
+            headers = ignored_warning(body, *warnings)
             return EventStream(answering, chunks(), headers, end=end, failed=failed)
         answers = await until_disconnect(request, answering.gather())
-        return JSONResponse(whole(answers), headers=headers)
+        found = whole(answers)
+        content = await found if inspect.isawaitable(found) else found
+        return JSONResponse(content, headers=ignored_warning(body, *warnings))
     finally:
         if not streams:
             answering.cancel()

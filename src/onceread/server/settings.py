@@ -204,6 +204,19 @@ class Settings(BaseSettings):
         default_factory=lambda: platformdirs.user_cache_path("onceread"),
     )
     no_disk_cache: bool = _setting("Cache", "keep nothing on disk", default=False)
+    responses_keep: float = _setting(
+        "Cache",
+        "days that stored responses stay unused",
+        metavar="DAYS",
+        hidden=True,
+        default=30.0,
+        gt=0,
+        le=36500,
+        allow_inf_nan=False,
+    )
+    responses_size: Annotated[int, BeforeValidator(parse_size)] = _setting(
+        "Cache", "all stored responses together", metavar="SIZE", hidden=True, default=256 * 1024**2, ge=65536
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -17,6 +17,7 @@ from onceread.server.auth import Keys
 from onceread.server.cache_stats import CacheNumbers
 from onceread.server.errors import unavailable
 from onceread.server.metrics import Metrics
+from onceread.server.responses_store import ResponseStore
 from onceread.server.setting_values import is_loopback
 from onceread.server.settings import Settings
 
@@ -70,6 +71,11 @@ class AppState:
             lambda: self.engine, lambda: self._serving.embeddings if self._serving else None
         )
         self.cache = CacheNumbers(lambda: self.engine)
+        self.responses = ResponseStore(  # nothing is opened before it is used
+            None if settings.no_disk_cache else settings.cache_dir,
+            keep_days=settings.responses_keep,
+            max_bytes=settings.responses_size,
+        )
         self._serving: Serving | None = None
         self._failure: str | None = None
         self._closing = False
