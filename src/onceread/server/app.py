@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from onceread import __version__
 from onceread.server import (
+    anthropic_messages,
     cache_overview,
     cache_pins,
     cache_upkeep,
@@ -55,7 +56,7 @@ def create_app(engine: Engine | None, model: Model | None, settings: Settings) -
         middleware=_middleware(state),
     )
     app.state.onceread = state
-    apis = (chat_completions, text_completions, models)
+    apis = (chat_completions, text_completions, anthropic_messages, models)
     for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)
 

@@ -7,6 +7,13 @@ from typing import Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 
+from onceread.server.anthropic_models import (
+    AnthropicModel,
+    AnthropicModelList,
+    anthropic_model,
+    anthropic_models,
+    asks_anthropic,
+)
 from onceread.server.auth import authenticate
 from onceread.server.errors import ApiError
 from onceread.server.openapi import errors
@@ -41,19 +48,20 @@ class ModelList(BaseModel):
 
 
 @router.get("/models", summary="The models that are served", responses=errors(401, 503))
-async def list_models(request: Request) -> ModelList:
-    """One model, under the name that answers give it."""
-    return ModelList(data=[_card(state_of(request).serving())])
+async def list_models(request: Request) -> ModelList | AnthropicModelList:
+    """One model, under the name that answers give it; with a header `anthropic-version` in Anthropic's shape."""
+    serving = state_of(request).serving()
+    return anthropic_models(serving) if asks_anthropic(request) else ModelList(data=[_card(serving)])
 
 
 @router.get("/models/{model:path}", summary="One model", responses=errors(401, 404, 503))
-async def get_model(request: Request, model: str) -> ModelCard:
+async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     """The model of this name. Requests for completions may name any: they get the one there is."""
     serving = state_of(request).serving()
     if model != serving.name:
         message = f"The model {model[:100]!r} does not exist; this server has {serving.name!r}."
         raise ApiError(404, message, param="model", code="model_not_found")
-    return _card(serving)
+    return anthropic_model(serving) if asks_anthropic(request) else _card(serving)
 
 
 def _card(serving: Serving) -> ModelCard:
