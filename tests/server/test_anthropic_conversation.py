@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.server.anthropic_app import COUNT, USER, App, F, G
+from tests.server.test_tools import ODD, ODD_NAMES
 from tests.server.tool_templates import CONTROL, QWEN
 
 from onceread.chat.builtin import CHATML
@@ -264,22 +265,34 @@ WRITTEN = [
 ]
 
 
+CASES = [*((QWEN, written) for written in WRITTEN), *(case[:2] for case in ODD)]
+
+
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-@pytest.mark.parametrize("written", WRITTEN)
+@pytest.mark.parametrize(
+    ("template", "written"), CASES, ids=["1", "2", "text", "thoughts", "thoughts and a call", *ODD_NAMES]
+)
 def test_the_next_turn_begins_with_all_that_was_read_and_written(
-    app: App, written: str, streamed: bool
+    template: str, written: str, streamed: bool
 ) -> None:
+    app = App(template)
     app.says.text = written
-    asked: Any = {"tools": [F, G], "system": [text("Be brief.", **KEEP)]}
+    asked: Any = {"tools": [F, G]}
     content = rebuilt(app.stream(**asked)) if streamed else app.ask(**asked)["content"]
     begun = app.prompt
-    back: list[Any] = [text("More.")]
+    results, more = [], []
     for block in content:
         if block["type"] == "tool_use":
             # As another program writes it.
             block["input"] = dict(sorted(block["input"].items(), reverse=True))
-            back.insert(0, result(block["id"], "42"))
-    history = [USER, {"role": "assistant", "content": content}, {"role": "user", "content": back}]
+            results.append(result(block["id"], "42"))
+    if not results:
+        more = [text("More.")]
+    history = [
+        USER,
+        {"role": "assistant", "content": content},
+        {"role": "user", "content": [*results, *more]},
+    ]
     app.ask(messages=history, **asked)
     assert app.prompt.startswith(begun + written)
 
