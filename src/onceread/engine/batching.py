@@ -73,8 +73,11 @@ class Batcher:
         assert reply.sequence is not None
         start = len(reply.sequence)
         if reply.marks is None:
-            marks = self._marker.marks(reply.prompt, start, reply.known) if self._marker is not None else []
-            reply.set_marks(marks)
+            marker = self._marker
+            asked = reply.keep_at
+            reply.set_marks(
+                marker.marks(reply.prompt, start, reply.known, asked) if marker is not None else []
+            )
         while reply.marks and reply.marks[0] <= start:
             reply.marks.pop(0)  # it was loaded over it
 

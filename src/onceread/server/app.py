@@ -10,6 +10,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from onceread import __version__
 from onceread.server import (
+    anthropic_messages,
     cache_overview,
     cache_pins,
     cache_upkeep,
@@ -67,7 +68,7 @@ def create_app(
     app.state.onceread = state
     apis = (
         *(chat_completions, text_completions, responses_create, responses_stored, embeddings, models),
-        *(llama_embedding,),
+        *(anthropic_messages, llama_embedding),
     )
     for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING, Literal
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 
+from onceread.server.anthropic_models import (
+    AnthropicModel,
+    AnthropicModelList,
+    anthropic_model,
+    anthropic_models,
+    asks_anthropic,
+)
 from onceread.server.auth import authenticate
 from onceread.server.errors import ApiError
 from onceread.server.openapi import errors
@@ -46,15 +53,21 @@ class ModelList(BaseModel):
 
 
 @router.get("/models", summary="The models that are served", responses=errors(401, 503))
-async def list_models(request: Request) -> ModelList:
-    """The model that writes, then the one that embeds if it is another, under the names that answers give them."""
-    return ModelList(data=_cards(state_of(request).serving()))
+async def list_models(request: Request) -> ModelList | AnthropicModelList:
+    """The model that writes, then the one that embeds if it is another, under the names that answers give them.
+
+    With a header `anthropic-version` in Anthropic's shape.
+    """
+    serving = state_of(request).serving()
+    return anthropic_models(serving) if asks_anthropic(request) else ModelList(data=_cards(serving))
 
 
 @router.get("/models/{model:path}", summary="One model", responses=errors(401, 404, 503))
-async def get_model(request: Request, model: str) -> ModelCard:
+async def get_model(request: Request, model: str) -> ModelCard | AnthropicModel:
     """The model of this name. Requests for completions may name any: they get the one there is."""
     serving = state_of(request).serving()
+    if asks_anthropic(request) and model == serving.name:
+        return anthropic_model(serving)
     cards = _cards(serving)
     for card in cards:
         if card.id == model:

@@ -44,9 +44,9 @@ _SAYS = {
 }
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Entries of a route's ``responses`` for these errors."""
-    return {status: {"model": ErrorBody, "description": _SAYS[status]} for status in statuses}
+def errors(*statuses: int, model: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+    """Entries of a route's ``responses`` for these errors; ``model`` is the API's envelope."""
+    return {status: {"model": model, "description": _SAYS[status]} for status in statuses}
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
