@@ -16,8 +16,12 @@ from onceread.server import (
     chat_completions,
     docs_page,
     health,
+    llama_completion,
+    llama_props,
+    llama_tokens,
     metrics,
     models,
+    ollama,
     text_completions,
 )
 from onceread.server.body import WARNING_HEADER
@@ -55,7 +59,7 @@ def create_app(engine: Engine | None, model: Model | None, settings: Settings) -
         middleware=_middleware(state),
     )
     app.state.onceread = state
-    apis = (chat_completions, text_completions, models)
+    apis = (chat_completions, text_completions, models, llama_completion, llama_tokens, llama_props, ollama)
     for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)
 

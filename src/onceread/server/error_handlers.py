@@ -17,10 +17,24 @@ from onceread.engine import errors as engine_errors
 from onceread.native.errors import SamplerInvalid, TokenizeFailed
 from onceread.server.body import describe
 from onceread.server.errors import CLIENT_CLOSED, ApiError, ClientGone, internal, known
+from onceread.server.llama_errors import llama_envelope
 
 Envelope = Callable[[ApiError], dict[str, Any]]
 
-_ENVELOPES: tuple[tuple[str, Envelope], ...] = ()
+_LLAMA = (
+    "/completion",
+    "/infill",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/props",
+    "/slots",
+    "/lora-adapters",
+)
+_ENVELOPES: tuple[tuple[str, Envelope], ...] = (
+    *((path, llama_envelope) for path in _LLAMA),
+    ("/api/", lambda error: {"error": error.message}),  # Ollama's
+)
 """By what a path begins with; OpenAI's for all others."""
 
 

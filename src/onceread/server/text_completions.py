@@ -56,15 +56,16 @@ async def create_completion(request: Request, caller: Caller = Depends(authentic
         request,
         body,
         answering,
-        lambda: _engine_requests(body, serving, caller, settings),
+        lambda: engine_requests(body, serving, caller, settings),
         chunks=lambda: _chunks(body, serving, answering),
         whole=lambda answers: _completion(body, serving, answers),
     )
 
 
-def _engine_requests(
+def engine_requests(
     body: CompletionRequest, serving: Serving, caller: Caller, settings: Settings
 ) -> list[EngineRequest]:
+    """What the engine is asked, one request for each prompt. Raises ApiError, ChatError."""
     sampling = body.sampling(serving.model.vocab.size)
     return [
         EngineRequest(
