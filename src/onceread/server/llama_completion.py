@@ -69,6 +69,7 @@ for _path in ("/completion", "/completions"):
         response_model=None,
         responses=_ANSWERS,
         openapi_extra=takes(LlamaCompletionRequest),
+        include_in_schema=_path == "/completion",  # the other is the same once more
     )(create_completion)
 
 

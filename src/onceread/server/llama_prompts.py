@@ -29,7 +29,7 @@ def _prompts(value: object) -> list[LlamaPrompt]:
 
 def _prompt(value: object) -> LlamaPrompt:
     if isinstance(value, dict) and "prompt_string" in value:
-        if value.get("multimodal_data"):
+        if value.get("multimodal_data") not in (None, []):
             message = "must not hold multimodal_data: this server reads text only"
             raise PydanticCustomError("unsupported_content", message)
         return _prompt(value["prompt_string"])
@@ -58,7 +58,7 @@ PIECES: dict[str, Any] = {
 }
 _OBJECT = {
     "type": "object",
-    "properties": {"prompt_string": PIECES, "multimodal_data": {"type": "array", "maxItems": 0}},
+    "properties": {"prompt_string": PIECES, "multimodal_data": {"type": ["array", "null"], "maxItems": 0}},
     "required": ["prompt_string"],
 }
 _ONE: dict[str, Any] = {"anyOf": [*PIECES["anyOf"], _OBJECT]}
