@@ -18,9 +18,13 @@ from onceread.server import (
     docs_page,
     embeddings,
     health,
+    llama_completion,
     llama_embedding,
+    llama_props,
+    llama_tokens,
     metrics,
     models,
+    ollama,
     responses_create,
     responses_stored,
     text_completions,
@@ -68,7 +72,7 @@ def create_app(
     app.state.onceread = state
     apis = (
         *(chat_completions, text_completions, responses_create, responses_stored, embeddings, models),
-        *(anthropic_messages, llama_embedding),
+        *(anthropic_messages, llama_completion, llama_tokens, llama_props, llama_embedding, ollama),
     )
     for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)

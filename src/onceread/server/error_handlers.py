@@ -18,10 +18,26 @@ from onceread.native.errors import SamplerInvalid, TokenizeFailed
 from onceread.server import anthropic_errors
 from onceread.server.body import describe
 from onceread.server.errors import CLIENT_CLOSED, ApiError, ClientGone, internal, known
+from onceread.server.llama_errors import llama_envelope
 
 Envelope = Callable[[ApiError], dict[str, Any]]
 
-_ENVELOPES: tuple[tuple[str, Envelope], ...] = ((anthropic_errors.PATH, anthropic_errors.anthropic_envelope),)
+_LLAMA = (
+    "/completion",
+    "/embedding",
+    "/infill",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/props",
+    "/slots",
+    "/lora-adapters",
+)
+_ENVELOPES: tuple[tuple[str, Envelope], ...] = (
+    (anthropic_errors.PATH, anthropic_errors.anthropic_envelope),
+    *((path, llama_envelope) for path in _LLAMA),
+    ("/api/", lambda error: {"error": error.message}),  # Ollama's
+)
 """By what a path begins with; OpenAI's for all others."""
 
 

@@ -20,7 +20,8 @@ from onceread.server.auth import authenticate
 from onceread.server.body import RequestModel, ignored_warning, read_body
 from onceread.server.embedding_schemas import Inputs
 from onceread.server.embeddings import embed, embedding_engine, tokenized
-from onceread.server.openapi import errors, takes
+from onceread.server.llama_errors import llama_errors
+from onceread.server.openapi import takes
 from onceread.server.state import state_of
 
 router = APIRouter(tags=["llama-server"], dependencies=[Depends(authenticate)])
@@ -49,7 +50,7 @@ class LlamaEmbeddings(RootModel[list[LlamaEmbedding]]):
 _ROUTE = {
     "summary": "Embed texts",
     "response_model": None,
-    "responses": {200: {"model": LlamaEmbeddings}, **errors(400, 401, 413, 415, 500, 501, 503)},
+    "responses": {200: {"model": LlamaEmbeddings}, **llama_errors(400, 401, 413, 415, 500, 501, 503)},
     "openapi_extra": takes(LlamaEmbeddingRequest),
 }
 

@@ -72,10 +72,9 @@ def document(app: FastAPI, *, needs_key: bool) -> dict[str, Any]:
     components = found.setdefault("components", {})
     components.setdefault("schemas", {}).update(bodies["$defs"])
     _drop_validation_errors(found["paths"], components["schemas"])
-    if needs_key:
-        components["securitySchemes"] = {"ApiKey": {"type": "http", "scheme": "bearer"}}
-        for path, operations in found["paths"].items():
-            if path.startswith(("/v1/", "/cache", "/embedding")):
-                for operation in operations.values():
-                    operation["security"] = [{"ApiKey": []}]
+    if not needs_key:  # FastAPI says so of every route that authenticates
+        components.pop("securitySchemes", None)
+        for operations in found["paths"].values():
+            for operation in operations.values():
+                operation.pop("security", None)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,31 +13,31 @@ from fastapi.responses import JSONResponse, Response
 from onceread.engine.request import Completed
 from onceread.engine.request import Request as EngineRequest
 from onceread.server.answering import Answering, until_disconnect
-from onceread.server.body import ignored_warning
+from onceread.server.body import StreamedRequest, ignored_warning
 from onceread.server.errors import ApiError
 from onceread.server.event_stream import DONE, EventStream, openai_error
-from onceread.server.generation_fields import GenerationFields
 
 
 async def respond(
     request: Request,
-    body: GenerationFields,
+    body: StreamedRequest,
     answering: Answering,
     prepare: Callable[[], Sequence[EngineRequest]],
     *,
     chunks: Callable[[], AsyncIterator[bytes]],
-    whole: Callable[[list[Completed]], dict[str, Any] | Awaitable[dict[str, Any]]],
+    whole: Callable[[list[Completed]], Any],
     headers: Callable[[], Mapping[str, str]] | None = None,
     begins_within: float | None = None,
     end: bytes = DONE,
     failed: Callable[[ApiError], bytes] = openai_error,
+    media_type: str = EventStream.media_type,
 ) -> Response:
     """The answer to ``request``: ``chunks()`` as events if it asked for a stream, else ``whole(answers)``.
 
     ``headers`` are asked for when the answer is there, and go in place of the warning of ignored parameters.
-    ``end`` and ``failed`` are how the API ends a stream. What goes wrong before the first token is raised, also for
-    streams; but with ``begins_within`` a stream waits only so many seconds for the first token, and then begins
-    without it. Nothing goes on running when this raises, or when the client goes.
+    ``end`` and ``failed`` are how the API ends a stream, and ``media_type`` what it calls it. What goes wrong before
+    the first token is raised, also for streams; but with ``begins_within`` a stream waits only so many seconds for
+    the first token, and then begins without it. Nothing goes on running when this raises, or when the client goes.
     """
     headers = headers or partial(ignored_warning, body)
     streams = False
@@ -46,7 +46,8 @@ async def respond(
         await until_disconnect(request, answering.start(prepare, within=within))
         if body.stream:
             streams = True  # from here on the response sees to the cancelling
-            return EventStream(answering, chunks(), headers(), end=end, failed=failed)
+            sent = {**headers(), "Content-Type": media_type}
+            return EventStream(answering, chunks(), sent, end=end, failed=failed)
         answers = await until_disconnect(request, answering.gather())
         found = whole(answers)
         content = await found if inspect.isawaitable(found) else found
