@@ -274,8 +274,8 @@ def table_rows() -> list[str]:
         default = field.default
         if name == "cache_dir":
             shown = "the user's cache folder"
-        elif name == "max_body_bytes":
-            shown = "16MiB"
+        elif name in ("max_body_bytes", "responses_size"):
+            shown = f"{default // 2**20}MiB"
         elif default in (None, ()):
             shown = ""
         elif isinstance(default, bool):

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import gbnf_to_lark
 
-from onceread.chat.forced import CannotForce, Forced, force_call
+from onceread.chat.forced import CannotForce, force_call
 from onceread.chat.hermes import Hermes
 from onceread.chat.llama3 import Llama3
 from onceread.chat.mistral import Mistral
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.model
 
 
 def tool(name: str, schema: Any = None) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": schema}}
+    return {"name": name, "parameters": schema}
 
 
 WEATHER = {
@@ -49,7 +48,20 @@ TREE = {
     "properties": {"root": {"$ref": "#/$defs/node"}, "also": {"anyOf": [{"const": 5}, {"type": "boolean"}]}},
     "required": ["root"],
 }
-TOOLS = [tool("weather", WEATHER), tool("tree", TREE), tool("nothing", {"type": "object", "properties": {}})]
+RANGE = {
+    "type": "object",
+    "properties": {
+        "percent": {"type": "integer", "minimum": 0, "maximum": 100},
+        "day": {"type": "string", "format": "date"},
+    },
+    "required": ["percent", "day"],
+}
+TOOLS = [
+    tool("range", RANGE),
+    tool("weather", WEATHER),
+    tool("tree", TREE),
+    tool("nothing", {"type": "object", "properties": {}}),
+]
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +70,15 @@ def vocab(smollm2_path: Path) -> Any:
         yield model.vocab
 
 
-def accepts(vocab: Any, forced: Forced, text: str) -> bool:
-    """Does the grammar take ``text``, and may the reply end there?"""
-    matcher = LLMatcher(_tokenizer(vocab), gbnf_to_lark(forced.grammar), log_level=0)
+def accepts(vocab: Any, forced: str, *parts: str | int) -> bool:
+    """Does the grammar take these texts and tokens, and may the reply end there?"""
+    matcher = LLMatcher(_tokenizer(vocab), forced, log_level=0)
     assert not matcher.is_error(), matcher.get_error()
-    tokens = vocab.tokenize(text, add_special=False, parse_special=False)
+    tokens: list[int] = []
+    for part in parts:
+        tokens += (
+            [part] if isinstance(part, int) else vocab.tokenize(part, add_special=False, parse_special=False)
+        )
     return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
 
 
@@ -78,7 +94,7 @@ def written(form: ToolFormat, name: str, arguments: str) -> str:
     ("name", "arguments", "right"),
     [
         ("weather", '{"city": "Paris", "unit": "°C"}', True),
-        ("weather", '{"city": "A \\"b\\" \\u00e9", "days": -3, "unit": "°F"}', True),
+        ("weather", '{"city": "A \\"b\\" é", "days": -3, "unit": "°F"}', True),
         ("weather", '{"city": "Paris"}', False),
         ("weather", '{"city": "Paris", "unit": "K"}', False),
         ("weather", '{"city": "' + "x" * 21 + '", "unit": "°C"}', False),
@@ -88,13 +104,15 @@ def written(form: ToolFormat, name: str, arguments: str) -> str:
         ("tree", '{"root": {"of": [{"n": 1}, {"n": 1}, {"n": 1}], "n": 1}}', False),
         ("nothing", "{}", True),
         ("nothing", '{"x": {"y": [1, true, "z"]}}', True),
+        ("range", '{"percent": 55, "day": "2024-02-29"}', True),
+        ("range", '{"percent": 101, "day": "2024-02-29"}', False),
+        ("range", '{"percent": 55, "day": "2023-02-29"}', False),
         ("other", "{}", False),
     ],
 )
 @pytest.mark.parametrize("form", [HERMES, LLAMA, LIST], ids=["hermes", "llama3", "mistral"])
 def test_what_the_grammar_takes(vocab: Any, form: ToolFormat, name: str, arguments: str, right: bool) -> None:
-    forced = force_call(form.shape, TOOLS, many=False, control=())
-    assert forced.prompt == ""
+    forced = force_call(form.shape, TOOLS, many=False, marks={})
     text = f"{form.shape.begin}{written(form, name, arguments)}{form.shape.end}"
     assert accepts(vocab, forced, text) == right
     assert not accepts(vocab, forced, "Sure. " + text)
@@ -104,48 +122,50 @@ def test_what_the_grammar_takes(vocab: Any, form: ToolFormat, name: str, argumen
 def test_several_calls_only_where_they_may_be(vocab: Any, form: ToolFormat) -> None:
     two = form.shape.separator.join([written(form, "nothing", "{}")] * 2)
     text = f"{form.shape.begin}{two}{form.shape.end}"
-    assert accepts(vocab, force_call(form.shape, TOOLS, many=True, control=()), text)
-    assert not accepts(vocab, force_call(form.shape, TOOLS, many=False, control=()), text)
+    assert accepts(vocab, force_call(form.shape, TOOLS, many=True, marks={}), text)
+    assert not accepts(vocab, force_call(form.shape, TOOLS, many=False, marks={}), text)
 
 
-def test_marks_that_are_control_tokens(vocab: Any) -> None:
-    control = {"[TOOL_CALLS]": 1, "[ARGS]": 2, "<tool_call>": 3, "</tool_call>": 4, "<s>": 5}
-    listed = force_call(LIST.shape, TOOLS, many=True, control=control)
-    assert listed.prompt == "[TOOL_CALLS]"
+def test_marks_of_the_vocabulary_are_tokens(vocab: Any) -> None:
+    one, two = vocab.marks["<file_sep>"], vocab.marks["<gh_stars>"]
+    marks = {"[TOOL_CALLS]": one, "[ARGS]": two, "<tool_call>": one, "</tool_call>": two, "<s>": 5}
+    listed = force_call(LIST.shape, TOOLS, many=True, marks=marks)
+    calls = '[{"name": "nothing", "arguments": {}}, {"name": "nothing", "arguments": {}}]'
+    assert accepts(vocab, listed, one, calls)
+    assert not accepts(vocab, listed, "[TOOL_CALLS]" + calls)
+    named = force_call(NAMED.shape, TOOLS, many=True, marks=marks)
     assert accepts(
-        vocab, listed, '[{"name": "nothing", "arguments": {}}, {"name": "nothing", "arguments": {}}]'
+        vocab, named, one, "weather", two, '{"city": "Rome", "unit": "°F"}', one, "nothing", two, "{}"
     )
-    named = force_call(NAMED.shape, TOOLS[:1], many=True, control=control)
-    assert named.prompt == "[TOOL_CALLS]weather[ARGS]"
-    assert accepts(vocab, named, '{"city": "Rome", "unit": "°F"}')
-    hermes = force_call(HERMES.shape, TOOLS, many=True, control=control)
-    assert hermes.prompt == "<tool_call>"
-    assert accepts(vocab, hermes, '\n{"name": "nothing", "arguments": {}}\n')
-    with pytest.raises(CannotForce, match="name the one"):
-        force_call(NAMED.shape, TOOLS, many=False, control=control)
+    assert not accepts(vocab, named, one, "other", two, "{}")
+    hermes = force_call(HERMES.shape, TOOLS, many=True, marks=marks)
+    assert accepts(vocab, hermes, one, '\n{"name": "nothing", "arguments": {}}\n', two)
 
 
-@pytest.mark.parametrize("tags", [("<think>", "</think>"), ("[THINK]", "[/THINK]")])
-def test_thinking_that_the_prompt_began_may_end_first(vocab: Any, tags: tuple[str, str]) -> None:
-    forced = force_call(HERMES.shape, TOOLS, many=False, control=(), thinks=tags)
-    call = written(HERMES, "nothing", "{}")
-    assert accepts(vocab, forced, f"So [a] </b> <</th\n{tags[1]}\n\n{call}")
-    assert not accepts(vocab, forced, call)
+def test_schemas_that_no_grammar_can_say_are_left_out_unless_strict(vocab: Any) -> None:
+    odd = {"type": "object", "properties": {"x": {"not": {"type": "string"}}}}
+    forced = force_call(HERMES.shape, [tool("odd", odd)], many=False, marks={})
+    assert accepts(vocab, forced, written(HERMES, "odd", '{"other": 1}'))
+    with pytest.raises(CannotForce, match="the tool odd is strict: the JSON schema can't be enforced"):
+        force_call(HERMES.shape, [{**tool("odd", odd), "strict": True}], many=False, marks={})
 
 
-def test_schemas_too_large_for_a_grammar_are_left_out(vocab: Any) -> None:
-    wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(600)}}
-    forced = force_call(HERMES.shape, [tool("wide", wide)], many=False, control=())
-    assert accepts(vocab, forced, written(HERMES, "wide", '{"other": 1}'))
+def test_either_calls_or_json_of_another_schema(vocab: Any) -> None:
+    schema = '{"type": "object", "properties": {"answer": {"type": "integer"}}, "required": ["answer"]}'
+    forced = force_call(HERMES.shape, TOOLS, many=True, marks={}, otherwise=schema)
+    assert accepts(vocab, forced, written(HERMES, "nothing", "{}"))
+    assert accepts(vocab, forced, '{"answer":42}')
+    assert not accepts(vocab, forced, '{"answer":"42"}')
+    assert not accepts(vocab, forced, "42")
 
 
 @pytest.mark.parametrize("form", [HERMES, LLAMA, LIST, NAMED], ids=["hermes", "llama3", "mistral", "named"])
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_the_grammar_takes_is_read_as_calls(vocab: Any, form: ToolFormat, seed: int) -> None:
     choice = random.Random(seed)
-    forced = force_call(form.shape, TOOLS[:2], many=True, control=())
+    forced = force_call(form.shape, TOOLS[1:3], many=True, marks={})
     tokenizer = _tokenizer(vocab)
-    matcher = LLMatcher(tokenizer, gbnf_to_lark(forced.grammar), log_level=0)
+    matcher = LLMatcher(tokenizer, forced, log_level=0)
     text, tokens = b"", 0
     parser = form.parser(["weather", "tree"], many=True)
     while not matcher.is_stopped() and tokens < 400:

@@ -27,6 +27,14 @@ def test_large_calls_count_for_more() -> None:
     assert calls.find("a", "small", "f", "{}") is None
 
 
+def test_the_same_call_again_counts_once() -> None:
+    calls = IssuedCalls(max_bytes=100 * 1024)
+    calls.add("a", "other", issued())
+    for _ in range(1000):
+        calls.add("a", "same", issued())
+    assert calls.find("a", "other", "f", "{}")
+
+
 def test_what_is_no_json_must_be_the_same_text() -> None:
     calls = IssuedCalls()
     calls.add("a", "1", issued('{"x": '))

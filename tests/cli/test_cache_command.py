@@ -26,6 +26,7 @@ from onceread.cli.cache_tables import ago, clean, show_overview, show_paths
 from onceread.cli.errors import CommandError
 from onceread.cli.main import app
 from onceread.server.cache_schemas import Overview, PathList
+from onceread.server.responses_store import ResponseMissing, ResponseStore, Turn
 
 
 def run(*arguments: str, fails: int = 0) -> str:
@@ -131,6 +132,13 @@ class TestDirectory:
         assert json.loads(run("clear", "--yes", "--json", *at)) == {"freed_bytes": size}
         assert run("ls", *at) == ""
         assert json.loads(run("stats", "--json", *at))["chunks"] == 0
+
+    def test_clear_forgets_stored_responses_too(self, at: tuple[str, str], directory: Path) -> None:
+        store = ResponseStore(directory, keep_days=30, max_bytes=2**20)
+        store.put("anna", Turn("resp_1", None, [], [], {}, "hermes"), {})
+        run("clear", "--yes", *at)
+        with pytest.raises(ResponseMissing):
+            store.response("anna", "resp_1")
 
     def test_path(self, at: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert run("path", *at) == f"{at[1]}\n"

@@ -153,13 +153,17 @@ def test_token_ids_and_echo(client: OpenAI, live: Live) -> None:
     assert by_ids == by_text
 
 
-def test_continuing_a_message(client: OpenAI, said: str) -> None:
-    begun: Any = [*MESSAGES, {"role": "assistant", "content": said[:6]}]
-    answer = client.chat.completions.create(
-        messages=begun, extra_body={"continue_final_message": True}, model=MODEL, temperature=0, max_tokens=2
-    )
-    assert answer.choices[0].message.content
-    assert "assistant" not in answer.choices[0].message.content
+def test_continuing_a_message_evaluates_one_token(client: OpenAI) -> None:
+    asked: Any = [*MESSAGES, {"role": "user", "content": "Tell me a story."}]
+    greedy: Any = {"model": MODEL, "temperature": 0, "max_tokens": 6}
+    begun = client.chat.completions.create(messages=asked, **greedy).choices[0]
+    assert begun.finish_reason == "length"
+    messages: Any = [*asked, {"role": "assistant", "content": begun.message.content}]
+    more = client.chat.completions.create(messages=messages, **greedy)
+    whole = client.chat.completions.create(messages=asked, **{**greedy, "max_tokens": 12})
+    assert begun.message.content + more.choices[0].message.content == whole.choices[0].message.content
+    assert more.usage is not None
+    assert more.usage.prompt_tokens - more.usage.prompt_tokens_details.cached_tokens == 1
 
 
 def test_a_second_turn_reads_only_what_is_new(client: OpenAI, live: Live, said: str) -> None:

@@ -365,6 +365,59 @@ class TestBegun:
         assert Grammar(model.vocab, by_schema(self.SCHEMA, '{"name": "a", "age": 1}')).complete
 
 
+def takes(model: Model, constraint: Constraint, *parts: str | int) -> bool:
+    """May the reply be these texts and tokens, and no more?"""
+    grammar = Grammar(model.vocab, constraint)
+    for part in parts:
+        text = (
+            model.vocab.tokenize(part, add_special=False, parse_special=False)
+            if isinstance(part, str)
+            else [part]
+        )
+        for token in text:
+            if not grammar.allowed()[token]:
+                return False
+            grammar.accept(token)
+    return bool(grammar.complete or grammar.allowed()[model.vocab.eos])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "right", "wrong"),
+    [
+        (
+            "json_schema",
+            '{"type": "object", "properties": {"a": {"enum": ["/", 7]}}}',
+            '{"a": 7}',
+            '{"a": 8}',
+        ),
+        ("regex", r"a/b\\/c\/[/]|d", r"a/b\/c//", r"a/b/c//"),
+        ("gbnf", 'root ::= "a" more\nmore ::= "/" | "start: b"', "astart: b", "a"),
+        ("lark", 'start: "a" /[0-9]/', "a1", "ab"),
+    ],
+)
+class TestAfter:
+    def test_whatever_comes_before_it_is_free(
+        self, model: Model, kind: Any, text: str, right: str, wrong: str
+    ) -> None:
+        constraint = Constraint(kind, text, after="</think>")
+        for thought in ("", "So </th, \n\n<think> é"):
+            assert takes(model, constraint, f"{thought}</think>\n\n{right}")
+            assert takes(model, constraint, f"{thought}</think>{right}")
+            assert not takes(model, constraint, f"{thought}</think>\n\n{wrong}")
+            assert not takes(model, constraint, f"{thought}</think>\n\n\n{right}")
+        assert not takes(model, constraint, right)
+        assert takes(model, Constraint(kind, text), right)
+
+    def test_a_mark_with_a_token_of_its_own_counts_as_that(
+        self, model: Model, kind: Any, text: str, right: str, wrong: str
+    ) -> None:
+        constraint = Constraint(kind, text, after="<gh_stars>")
+        mark = model.vocab.marks["<gh_stars>"]
+        assert takes(model, constraint, "So\n", mark, f"\n{right}")
+        assert not takes(model, constraint, "So\n", mark, f"\n{wrong}")
+        assert not takes(model, constraint, f"So\n<gh_stars>\n{right}")
+
+
 @pytest.mark.parametrize(
     "pattern", ['^[^"]*$', "^[^\\\\]*$", '^(a|[^"])*$', r"^\P{P}*$", "^[\x00-!]*$", r"^\s$"]
 )

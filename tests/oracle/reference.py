@@ -29,20 +29,23 @@ class Trace:
 
 
 @contextmanager
-def recording() -> Iterator[dict[tuple[int, int], Trace]]:
-    """Traces of all replies written inside, by (id of the request's handle, reply index)."""
+def recording(positions: int = POSITIONS, *, logits: bool = True) -> Iterator[dict[tuple[int, int], Trace]]:
+    """Traces of all replies written inside, by (id of the request's handle, reply index).
+
+    ``tokens`` are those that were decoded: the last one that is sampled never is.
+    """
     traces: dict[tuple[int, int], Trace] = {}
     plain = Reply.sample
 
     def sample(self: Reply, context: Context, index: int) -> bool:
         trace = traces.setdefault((id(self.job.handle), self.index), Trace())
-        if len(trace.logits) < POSITIONS:
-            if not trace.prompt:
-                trace.prompt = self.prompt.tolist()
+        if not trace.prompt:
+            trace.prompt = self.prompt.tolist()
+        if logits and len(trace.logits) < positions:
             trace.logits.append(context.logits(index))
         before = self.sampled
         goes_on = plain(self, context, index)
-        if self.sampled > before and len(trace.tokens) < POSITIONS and goes_on:
+        if self.sampled > before and len(trace.tokens) < positions and goes_on:
             trace.tokens.append(self.pending)
         return goes_on
 

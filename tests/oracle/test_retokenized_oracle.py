@@ -18,7 +18,7 @@ from onceread.engine.engine import Engine, EngineConfig
 from onceread.engine.request import Completed, Request, gather
 from onceread.engine.sequence import Tokens, common_prefix
 from onceread.native.model import Model
-from onceread.native.params import SamplingParams
+from onceread.native.params import Constraint, SamplingParams
 from tests.oracle.realtexts import some_text
 from tests.oracle.reference import Reference, Trace, distance, recording
 from tests.tiny.plain import Splitter, plain_model
@@ -29,7 +29,7 @@ MIB = 1024 * 1024
 TURNS = 3
 GREEDY = SamplingParams(temperature=0)
 # What the model writes itself where it does: any mixture of these, split as it is sampled.
-WRITING = "root ::= [a-zA-Z0-9 .,\\n\\t灯台守é😀]{40,120}"
+WRITING = Constraint("gbnf", "root ::= [a-zA-Z0-9 .,\\n\\t灯台守é😀]{40,120}")
 RECORD = Callable[[str, object], None]
 
 
@@ -86,7 +86,7 @@ class Talking:
         chat.messages.append({"role": "user", "content": some_text(self._rng)})
         prompt = self._prompts.chat(self._template.render(chat.messages))
         seed = self._rng.randrange(2**31)
-        sampling = SamplingParams(temperature=1.5, seed=seed, grammar=WRITING) if writes else GREEDY
+        sampling = SamplingParams(temperature=1.5, seed=seed, constraint=WRITING) if writes else GREEDY
         trace, done = self._ask(Request(prompt, sampling, None if writes else 4, logprobs=0))
         assert spelled(self._model, trace.prompt) == spelled(self._model, prompt)
         self.sampled += chat.written

@@ -34,6 +34,7 @@ class FakeVocab:
     add_bos = False
     control_tokens = CONTROL
     fill = FillTokens()
+    marks = CONTROL
 
     def tokenize(self, text: str | bytes, *, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode() if isinstance(text, str) else text
@@ -139,6 +140,7 @@ def until_cancelled(engine: FakeEngine, handle: RequestHandle) -> None:
 def fake_app(engine: FakeEngine | None = None, **settings: Any) -> Any:
     """An app over a fake engine; its engine is ``app.state.engine``."""
     engine = engine or FakeEngine()
+    settings = {"no_disk_cache": True, **settings}
     app = create_app(engine, FakeModel(), Settings(**settings))  # type: ignore[arg-type]
     app.state.engine = engine
     return app

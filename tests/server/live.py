@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from onceread.engine.embeddings import EmbeddingConfig, EmbeddingEngine
 from onceread.engine.engine import Engine, EngineConfig
 from onceread.native.model import Model
 from onceread.server.app import create_app
@@ -76,11 +77,15 @@ def live_server(
     max_tokens_limit: int | None = 16, engine: dict[str, Any] | None = None, **settings: Any
 ) -> Iterator[Live]:
     """The demo model behind HTTP, with a small context and short replies; ``engine`` may give it a store."""
+    settings = {"no_disk_cache": True, **settings}
     config = EngineConfig(**{"ctx_size": 4096, "parallel": 4, "queue_limit": 300, **(engine or {})})
     with (
         Model.load(demo_model()) as model,
         Engine(model, config) as running,
-        serving(create_app(running, model, Settings(max_tokens_limit=max_tokens_limit, **settings))) as url,
+        EmbeddingEngine(model, EmbeddingConfig(ctx_size=512), running.turns) as embeddings,
+        serving(
+            create_app(running, model, Settings(max_tokens_limit=max_tokens_limit, **settings), embeddings)
+        ) as url,
         httpx.Client(base_url=url, timeout=60) as client,
     ):
         yield Live(url, running, model, client)

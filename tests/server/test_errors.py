@@ -75,6 +75,18 @@ WRONG_CHAT: list[tuple[Any, str | None, str]] = [
         "invalid_value",
     ),
     (
+        {
+            **user("Hi"),
+            "tools": [TOOL],
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "g"}}]},
+            },
+        },
+        "tool_choice",
+        "invalid_value",
+    ),
+    (
         {**user("Hi"), "tools": [TOOL], "tool_choice": "required", "grammar": 'root ::= "a"'},
         "grammar",
         "invalid_value",

@@ -232,11 +232,11 @@ def test_harmless_values_of_unsupported_parameters(client: TestClient) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_unknown_parameters_are_told_of(client: TestClient, stream: bool) -> None:
-    unknown = {"reasoning_effort": "low", "b\r\nset-cookie: x": 1, "é" * 200: 1}
+    unknown = {"verbosity": "low", "b\r\nset-cookie: x": 1, "é" * 200: 1}
     response = client.post(CHAT, json={"messages": MESSAGES, "stream": stream, **unknown})
     assert response.status_code == 200
     warning = response.headers["x-onceread-warning"]
-    assert warning == f"ignored parameters: b??set-cookie??x, reasoning_effort, {'?' * 64}"
+    assert warning == f"ignored parameters: b??set-cookie??x, verbosity, {'?' * 64}"
 
 
 def test_a_limit_of_the_server(engine: FakeEngine) -> None:
@@ -263,8 +263,19 @@ def test_earlier_tool_calls_reach_the_template(engine: FakeEngine) -> None:
     assert bytes(engine.requests[0].prompt) == b"f(5)"
 
 
-def test_continuing_a_message(client: TestClient, engine: FakeEngine) -> None:
+@pytest.mark.parametrize(
+    ("said", "continued"),
+    [
+        ({}, True),
+        ({"continue_final_message": True}, True),
+        ({"continue_final_message": False}, False),
+        ({"add_generation_prompt": True}, False),
+    ],
+)
+def test_continuing_a_message(
+    client: TestClient, engine: FakeEngine, said: dict[str, bool], continued: bool
+) -> None:
     messages = [*MESSAGES, {"role": "assistant", "content": "Well, "}]
-    body = {"messages": messages, "continue_final_message": True}
-    assert client.post(CHAT, json=body).status_code == 200
-    assert bytes(t for t in engine.requests[0].prompt if t < 256).endswith(b"assistant\nWell, ")
+    assert client.post(CHAT, json={"messages": messages, **said}).status_code == 200
+    prompt = bytes(t for t in engine.requests[0].prompt if t < 256)
+    assert prompt.endswith(b"assistant\nWell, " if continued else b"assistant\n")

@@ -34,6 +34,7 @@ class Vocab(FakeVocab):
     """The fake one, with the control tokens of all families."""
 
     control_tokens = CONTROL
+    marks = CONTROL
     size = 256 + len(CONTROL)
 
     def tokenize(self, text: str | bytes, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -407,38 +408,78 @@ class TestForced:
         free, forced = serving.engine.requests
         assert free.sampling.constraint is None
         assert forced.prompt == free.prompt
-        grammar = forced.sampling.grammar
-        assert grammar is not None
-        assert grammar.startswith("root ::= ")
-        assert ('"g\\"' in grammar) == (choice == "required")
+        constraint = forced.sampling.constraint
+        assert constraint is not None
+        assert (constraint.kind, constraint.param, constraint.after) == ("lark", "tool_choice", "")
+        assert ('"g\\"' in constraint.text) == (choice == "required")
 
     @pytest.mark.parametrize(
-        ("template", "begin", "written"),
+        ("template", "written"),
         [
-            (MISTRAL, "[TOOL_CALLS]", '[{"name": "f", "arguments": {"x": 1}}]'),
-            (NAMED, "[TOOL_CALLS]f[ARGS]", '{"x": 1}'),
+            (MISTRAL, '[TOOL_CALLS][{"name": "f", "arguments": {"x": 1}}]'),
+            (NAMED, '[TOOL_CALLS]f[ARGS]{"x": 1}'),
         ],
         ids=["mistral", "mistral, named"],
     )
-    def test_control_tokens_are_in_the_prompt(self, template: str, begin: str, written: str) -> None:
+    def test_marks_are_tokens_of_the_vocabulary(self, template: str, written: str) -> None:
         serving = Serving(template)
         serving.says(written)
-        message = serving.ask(tool_choice=NAMED_F)["message"]
-        assert serving.prompt.endswith("[/INST]" + begin)
-        assert CONTROL["[TOOL_CALLS]"] in serving.engine.requests[0].prompt
+        message = serving.ask(tool_choice="required")["message"]
+        constraint = serving.engine.requests[0].sampling.constraint
+        assert constraint is not None
+        assert f"<[{CONTROL['[TOOL_CALLS]']}]>" in constraint.text
         assert called(message) == [("f", '{"x": 1}')]
         serving.ask(messages=brought_back(message))
-        assert f"[/INST]{begin}{written}" in serving.prompt
+        assert f"[/INST]{written}" in serving.prompt
 
-    def test_what_can_not_be_forced_is_refused(self) -> None:
-        answer = Serving(NAMED).client.post(CHAT, json={**ASKED, "tool_choice": "required"})
-        error = answer.json()["error"]
-        assert (answer.status_code, error["param"]) == (400, "tool_choice")
-        assert "name the one to call" in error["message"]
+    @pytest.mark.parametrize("mode", ["auto", "required"])
+    def test_some_of_the_tools_may_be_called_and_all_stay_in_the_prompt(self, mode: str) -> None:
+        serving = Serving(LLAMA3)
+        serving.ask()
+        names = {"mode": mode, "tools": [NAMED_F]}
+        choice = {"type": "allowed_tools", "allowed_tools": names}
+        serving.says('{"name": "g", "parameters": {}}')
+        assert "tool_calls" not in serving.ask(tool_choice=choice)["message"]
+        serving.says('{"name": "f", "parameters": {"x": 1}}')
+        assert called(serving.ask(tool_choice=choice)["message"]) == [("f", '{"x": 1}')]
+        free, allowed = serving.engine.requests[:2]
+        assert allowed.prompt == free.prompt
+        constraint = allowed.sampling.constraint
+        assert (constraint is not None) == (mode == "required")
+        assert constraint is None or '"g\\"' not in constraint.text
 
     def test_thinking_that_the_prompt_begins_may_go_on(self, qwen: Serving) -> None:
-        qwen.ask(tool_choice="required", chat_template_kwargs={"enable_thinking": True})
-        assert "think ::= " in str(qwen.engine.requests[0].sampling.grammar)
+        for asked in ({"tool_choice": "required"}, {"response_format": {"type": "json_object"}}):
+            qwen.ask(**asked, chat_template_kwargs={"enable_thinking": True})
+            constraint = qwen.engine.requests[-1].sampling.constraint
+            assert constraint is not None
+            assert constraint.after == "</think>"
+
+    def test_a_format_for_the_answer_leaves_the_choice_to_call(self, qwen: Serving) -> None:
+        schema = {"type": "object", "properties": {"answer": {"type": "integer"}}}
+        wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        qwen.ask(response_format=wanted)
+        either = qwen.engine.requests[-1].sampling.constraint
+        assert either is not None
+        assert (either.kind, either.param) == ("lark", "response_format")
+        assert "| otherwise" in either.text
+        qwen.ask(response_format=wanted, tool_choice="none")
+        only = qwen.engine.requests[-1].sampling.constraint
+        assert only is not None
+        assert only.kind == "json_schema"
+        qwen.ask(response_format=wanted, tool_choice="required")
+        forced = qwen.engine.requests[-1].sampling.constraint
+        assert forced is not None
+        assert "otherwise" not in forced.text
+
+    def test_what_can_not_be_enforced_is_refused(self, qwen: Serving) -> None:
+        odd = {"type": "object", "properties": {"x": {"not": {}}}}
+        strict = {"type": "function", "function": {"name": "odd", "parameters": odd, "strict": True}}
+        answer = qwen.client.post(CHAT, json={**ASKED, "tools": [strict], "tool_choice": "required"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "tools")
+        wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": odd}}
+        answer = qwen.client.post(CHAT, json={**ASKED, "response_format": wanted})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "response_format")
 
 
 THOUGHT = "<think>\nHm.\n</think>\n\nYes."

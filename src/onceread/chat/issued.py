@@ -2,7 +2,7 @@
 
 A client sends a call back as JSON of its own making. Written as the model wrote it, it is the text that was read
 already; written otherwise, everything from there on would be read again. Kept in RAM only: after a restart a
-call is rendered as the template would.
+call is rendered as the template would, unless it belongs to a stored response, which brings its words along.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class IssuedCalls:
 
     def add(self, namespace: str, call_id: str, call: Issued) -> None:
         with self._lock:
+            before = self._calls.pop((namespace, call_id), None)
             self._calls[namespace, call_id] = call
-            self._used += _size(call)
+            self._used += _size(call) - (_size(before) if before else 0)
             while self._used > self._limit:
                 self._used -= _size(self._calls.popitem(last=False)[1])
 

@@ -20,6 +20,7 @@ from onceread.cache.errors import CacheError
 from onceread.cache.listing import Node, page, path_named
 from onceread.cli.errors import CommandError, one_line
 from onceread.server.cache_schemas import PathList, PinBody, PinList, path_list, pin_body, when
+from onceread.server.responses_store import ResponseStore
 
 
 class ModelUse(BaseModel):
@@ -101,9 +102,13 @@ class DirectoryCache:
                 raise CommandError(f"there is no pin {id!r}; onceread cache pins lists them")
 
     def clear(self, *, everyone: bool) -> int:
-        """All of it: namespaces are a server's business, and so is ``everyone``."""
+        """All of it, and the stored responses: namespaces are a server's business, and so is ``everyone``."""
         with _plainly():
-            return self._tier.clear()
+            responses = ResponseStore(self.directory, keep_days=1, max_bytes=0)  # limits are for storing
+            try:
+                return self._tier.clear() + responses.clear(None)
+            finally:
+                responses.close()
 
     def verify(self) -> Iterator[Finding]:
         """Reads every file; what is bad is dropped, and told."""

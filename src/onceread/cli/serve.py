@@ -22,6 +22,9 @@ def serve(
     model_name: Annotated[Text, option("model_name")] = None,
     chat_template: Annotated[Text, option("chat_template")] = None,
     gpu_layers: Annotated[Text, option("gpu_layers")] = None,
+    embedding_model: Annotated[Text, option("embedding_model")] = None,
+    embedding_pooling: Annotated[Text, option("embedding_pooling")] = None,
+    embedding_ctx_size: Annotated[Text, option("embedding_ctx_size")] = None,
     ctx_size: Annotated[Text, option("ctx_size")] = None,
     parallel: Annotated[Text, option("parallel")] = None,
     batch_size: Annotated[Text, option("batch_size")] = None,
@@ -55,6 +58,8 @@ def serve(
     cache_disk: Annotated[Text, option("cache_disk")] = None,
     cache_dir: Annotated[Text, option("cache_dir")] = None,
     no_disk_cache: Annotated[Switch, option("no_disk_cache")] = None,
+    responses_keep: Annotated[Text, option("responses_keep")] = None,
+    responses_size: Annotated[Text, option("responses_size")] = None,
 ) -> None:
     """Serve one model by the OpenAI API. Options are also ONCEREAD_* variables, and keys of a TOML file."""
     flags = {name: value for name, value in context.params.items() if name != "config"}

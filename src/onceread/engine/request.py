@@ -40,6 +40,7 @@ class Request:
     n: int = 1
     logprobs: int | None = None  # None = off, else how many alternatives beside the chosen token
     namespace: str = DEFAULT_NAMESPACE  # nothing is shared between two namespaces
+    session: str | None = None  # requests of one name are likely to come again together: see sessions.py
     alignable: bool = True
     ignore_eos: bool = False
     spelled: frozenset[int] = frozenset()  # control tokens that the reply's text shows, by their names
@@ -54,6 +55,9 @@ class Request:
     # engine's thread when the reply reaches the context's limit; None where there is no such limit to move.
     shorter: Callable[[int], Shorter | None] | None = None
     explain: bool = False  # say in the DoneEvent where the prompt left the nearest known path
+    # Lengths of beginnings of the prompt that its client expects to need again: where a memory can only be gone
+    # on from checkpoints, one is taken at each. Elsewhere any length will do, and they say nothing.
+    keep_at: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +162,7 @@ class RequestHandle:
     def __init__(self, request: Request, notify: Callable[[], None] | None = None) -> None:
         self.request = request
         self.created = time.monotonic()
+        self.prompt_usage: Usage | None = None  # what the prompt cost: set before the first token is told of
         self._notify = notify
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._cancelled = False
@@ -210,6 +215,7 @@ class Completed:
 
     texts: list[str] = field(default_factory=list)
     reasons: list[FinishReason] = field(default_factory=list)
+    stop_strings: list[str | None] = field(default_factory=list)  # which ended each reply, if one did
     logprobs: list[list[TokenLogprob]] = field(default_factory=list)
     usage: Usage = Usage()
     explanation: Explanation | None = None
@@ -221,6 +227,7 @@ def gather(handle: RequestHandle) -> Completed:
     n = handle.request.n
     parts: list[list[str]] = [[] for _ in range(n)]
     reasons: list[FinishReason] = ["length"] * n
+    stops: list[str | None] = [None] * n
     logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
     usage = Usage()
     explanation = None
@@ -232,8 +239,9 @@ def gather(handle: RequestHandle) -> Completed:
                 logprobs[event.index].extend(event.logprobs)
             case FinishEvent():
                 reasons[event.index] = event.reason
+                stops[event.index] = event.stop_string
             case DoneEvent():
                 if event.error is not None:
                     raise event.error
                 usage, explanation, dropped = event.usage, event.explanation, event.dropped
-    return Completed(["".join(p) for p in parts], reasons, logprobs, usage, explanation, dropped)
+    return Completed(["".join(p) for p in parts], reasons, stops, logprobs, usage, explanation, dropped)

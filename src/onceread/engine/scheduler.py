@@ -29,7 +29,9 @@ from onceread.engine.recall import Recaller
 from onceread.engine.remember import Rememberer
 from onceread.engine.reply import Job, Phase, Reply
 from onceread.engine.sequence import Sequence
+from onceread.engine.sessions import Sessions
 from onceread.engine.totals import Totals
+from onceread.engine.turns import Turns
 from onceread.native.context import Context
 
 logger = logging.getLogger(__name__)
@@ -43,7 +45,12 @@ class Scheduler:
     """Owns the queue, the running replies and the pool."""
 
     def __init__(
-        self, context: Context, config: EngineConfig, limit: int, store: Store | None = None
+        self,
+        context: Context,
+        config: EngineConfig,
+        limit: int,
+        store: Store | None = None,
+        turns: Turns | None = None,
     ) -> None:
         vocab = context.model.vocab
         self._context = context
@@ -57,10 +64,12 @@ class Scheduler:
         self._loading = Loading(recaller, mover)
         self._rememberer: Rememberer | None = None
         needs_marks = store is not None and not self.pool.cuttable
+        self._sessions = Sessions(store) if store is not None else None
         if store is not None:
             self._rememberer = Rememberer(context, self.pool, store)
             self.pool.before_eviction = self._rememberer.finish
-        self._batcher = Batcher(context, self.pool, config, Marker(vocab.eog_tokens) if needs_marks else None)
+        marker = Marker(vocab.eog_tokens) if needs_marks else None
+        self._batcher = Batcher(context, self.pool, config, marker, turns or Turns())
         self.waiting: deque[Reply] = deque()
         self.active: list[Reply] = []  # reading or writing, oldest first
         self.aside: list[Reply] = []  # oldest first
@@ -139,6 +148,8 @@ class Scheduler:
     def forget(self, namespaces: Collection[str] | None) -> None:
         """Drop the finished sequences of these namespaces, or all."""
         self.pool.forget(namespaces)
+        if self._sessions is not None:
+            self._sessions.forget(namespaces)
 
     def end_all(self, error: Exception) -> None:
         """End every request with ``error``, keeping what was read."""
@@ -225,8 +236,8 @@ class Scheduler:
             job.prompt_tokens = len(plan.prompt)
             job.kept = plan.kept
             reply.leads = True
-            if self._store is not None:
-                self._store.use(job.request.namespace, plan.prompt, text=job.request.alignable)
+            if self._sessions is not None:
+                self._sessions.use(job.request, plan.prompt)
         self._loading.begin_moving(reply, max(plan.kept, plan.stored))  # before what it takes may leave
         self.pool.make_way()
         if plan.stored > plan.kept or not sequence.settled:

@@ -7,8 +7,10 @@ match the same text, inside a call that nothing can stop, and its parser overflo
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -27,12 +29,25 @@ from onceread.native.vocabulary import Vocabulary
 _MAX_NESTING = 1000
 _NOT_CODE = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*')  # strings, classes, comments
 
-_NAMES = {"gbnf": "the grammar", "json_schema": "the JSON schema", "regex": "the pattern"}
+_NAMES = {
+    "gbnf": "the grammar",
+    "lark": "the tool call",
+    "json_schema": "the JSON schema",
+    "regex": "the pattern",
+}
 _JSON: Any = {
     "lenient": False,  # what it can't enforce is an error
     "coerce_one_of": False,
     # Whitespace as people and models write it. Without an end to it a small model may never come to one.
     "whitespace_pattern": r" |\n{1,2}[ \t]{0,20}",
+}
+
+_COMPACT: Any = {
+    "lenient": False,
+    "coerce_one_of": False,
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
 }
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -54,7 +69,7 @@ class Grammar:
         if made is not None and made[0] is constraint:  # another reply to the same request
             self._matcher = made[1].deep_copy()
             return
-        self._matcher = LLMatcher(_tokenizer(vocab), _compiled(constraint), log_level=0)
+        self._matcher = LLMatcher(_tokenizer(vocab), _compiled(constraint, vocab), log_level=0)
         self._check()
         self.allowed()  # limits that it would break at once are its fault, not the reply's
         if constraint.begun:
@@ -96,16 +111,63 @@ class Grammar:
             self._check()
 
 
-def _compiled(constraint: Constraint) -> str:
+@lru_cache(maxsize=256)
+def schema_in_lark(text: str, *, compact: bool = False) -> str:
+    """A JSON schema as what stands behind a Lark rule's colon. Raises GrammarInvalid for what can't be enforced.
+
+    ``compact``: white space as ``json.dumps`` has it, and nowhere else.
+    """
+    schema = {**prepared(text), "x-guidance": _COMPACT if compact else _JSON}
+    written = f"%json {json.dumps(schema)}"
+    wrong = LLMatcher.validate_grammar(f"start: body\nbody: {written}")
+    if wrong:
+        raise GrammarInvalid(f"{_NAMES['json_schema']} can't be enforced: {_reason(wrong)}")
+    return written
+
+
+def _compiled(constraint: Constraint, vocab: Vocabulary) -> str:
     """The constraint in llguidance's terms."""
-    if constraint.kind == "gbnf":
-        return _to_lark(constraint.text)
-    if constraint.kind == "json_schema":
-        return str(LLMatcher.grammar_from_json_schema(prepared(constraint.text), overrides=_JSON))
-    if len(constraint.text.encode("utf-8", errors="replace")) > MAX_BYTES:
+    if constraint.after:
+        return _behind(constraint, vocab)
+    match constraint.kind:
+        case "lark":
+            return constraint.text
+        case "gbnf":
+            return _to_lark(constraint.text)
+        case "json_schema":
+            return str(LLMatcher.grammar_from_json_schema(prepared(constraint.text), overrides=_JSON))
+        case "regex":
+            return str(LLMatcher.grammar_from_regex(_checked(constraint.text)))
+
+
+def _behind(constraint: Constraint, vocab: Vocabulary) -> str:
+    """The constraint with any text before it, up to what it comes after."""
+    mark = vocab.marks.get(constraint.after)
+    if mark is None:
+        before = f"start: before space body\nbefore[suffix={json.dumps(constraint.after)}]: /(.|\\n)*/"
+    else:
+        before = f"start: before <[{mark}]> space body\nbefore: /(.|\\n)*/"
+    match constraint.kind:
+        case "json_schema":
+            body = f"body: {schema_in_lark(constraint.text)}"
+        case "regex":
+            body = "body: /" + re.sub(r"\\.|/", _escaped_slash, _checked(constraint.text), flags=re.S) + "/"
+        case _:
+            lark = constraint.text if constraint.kind == "lark" else _to_lark(constraint.text)
+            body, found = re.subn(r"^start:", "body:", lark, count=1, flags=re.M)
+            assert found
+    return f"{before}\nspace: /\\n{{0,2}}/\n{body}\n"
+
+
+def _escaped_slash(found: re.Match[str]) -> str:
+    return "\\/" if found[0] == "/" else found[0]
+
+
+def _checked(pattern: str) -> str:
+    if len(pattern.encode("utf-8", errors="replace")) > MAX_BYTES:
         raise GrammarInvalid(f"the pattern is longer than {MAX_BYTES} bytes")
-    check_length(constraint.text)
-    return str(LLMatcher.grammar_from_regex(constraint.text))
+    check_length(pattern)
+    return pattern
 
 
 def _to_lark(gbnf: str) -> str:

@@ -14,13 +14,14 @@ class Constraint:
     """What a reply must be, to the last character.
 
     ``gbnf`` is llama.cpp's notation, with a rule ``root``; ``json_schema`` is the schema's JSON text; ``regex``
-    is Rust's dialect, for the whole reply.
+    is Rust's dialect, for the whole reply; ``lark`` is llguidance's notation, for our own grammars.
     """
 
-    kind: Literal["gbnf", "json_schema", "regex"]
+    kind: Literal["gbnf", "json_schema", "regex", "lark"]
     text: str
     param: str = "grammar"  # what the client calls it
     begun: str = ""  # a part that is written already: the reply goes on from there
+    after: str = ""  # what comes before it is any text up to this one, as of a model that thinks first
 
 
 @dataclass(frozen=True, slots=True)

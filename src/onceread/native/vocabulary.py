@@ -146,6 +146,18 @@ class Vocabulary:
         found.pop("", None)
         return found
 
+    @cached_property
+    def marks(self) -> dict[str, int]:
+        """What grammars take for tokens and not for text: control tokens, and tags such as ``<think>``."""
+        found = dict(self.control_tokens)
+        attrs = (lib.llama_vocab_get_attr(self._v, t) for t in range(self.size))
+        for token, attr in enumerate(attrs):
+            if attr & lib.LLAMA_TOKEN_ATTR_USER_DEFINED:
+                text = self.piece(token)
+                if text.startswith(b"<") and text.endswith(b">"):
+                    found.setdefault(text.decode(errors="replace"), token)
+        return found
+
     def _check(self, token: int) -> None:
         if not 0 <= token < self.size:
             raise TokenizeFailed(f"token {token} is outside the vocabulary of {self.size}")

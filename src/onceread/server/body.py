@@ -74,15 +74,19 @@ def from_fields(model: type[Body], fields: Mapping[str, Any]) -> Body:
         raise describe(error.errors(include_url=False, include_input=False)[0]) from None
 
 
-def ignored_warning(model: RequestModel) -> dict[str, str]:
-    """A header that names the parameters that were not understood; none if all were."""
-    names = sorted(model.not_honoured)
-    if not names:
-        return {}
-    # Names come from the client: nothing of them may break out of the header.
-    shown = [re.sub(r"[^\w.-]", "?", name[:_MAX_NAME], flags=re.ASCII) for name in names[:_MAX_WARNED]]
-    more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
-    return {WARNING_HEADER: f"ignored parameters: {', '.join(shown)}{more}"}
+def ignored_warning(model: RequestModel, *more: str) -> dict[str, str]:
+    """A header that names the parameters that were not understood, and says what ``more`` there is; else none."""
+    names = model.not_honoured
+    said = [*([f"ignored parameters: {listed(names)}"] if names else []), *more]
+    return {WARNING_HEADER: "; ".join(said)} if said else {}
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names that come from a client, for a header or a line of the log: nothing of them may break out of it."""
+    distinct = sorted(set(names))
+    shown = [re.sub(r"[^\w.-]", "?", name[:_MAX_NAME], flags=re.ASCII) for name in distinct[:_MAX_WARNED]]
+    more = f" and {len(distinct) - len(shown)} more" if len(distinct) > len(shown) else ""
+    return ", ".join(shown) + more
 
 
 def path_of(location: Iterable[int | str]) -> str | None:

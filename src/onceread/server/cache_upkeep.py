@@ -46,7 +46,7 @@ async def warm_cache(request: Request, caller: Caller = Depends(authenticate)) -
     openapi_extra=takes(ClearRequest),
 )
 async def clear_cache(request: Request, caller: Caller = Depends(authenticate)) -> Response:  # noqa: B008
-    """Everything of the caller's namespace, its pins too; or of everyone. Running requests go on."""
+    """Everything of the caller's namespace, with pins and stored responses; or of everyone. Running requests go on."""
     state = state_of(request)
     serving = state.serving()
     body = await read_body(request, ClearRequest)
@@ -56,4 +56,5 @@ async def clear_cache(request: Request, caller: Caller = Depends(authenticate)) 
     elif not caller.clears_all:
         raise admin_required("clear everyone's cache")
     freed = await wait_in_thread(partial(serving.engine.clear, namespaces))
+    freed += await wait_in_thread(partial(state.responses.clear, namespaces))
     return JSONResponse(Cleared(freed_bytes=freed).model_dump(), headers=ignored_warning(body))

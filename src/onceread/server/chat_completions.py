@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 
 from onceread.engine.request import Completed, DoneEvent, FinishEvent, TextEvent
-from onceread.server.answering import Answering
+from onceread.server.answering import Answering, on_thread
 from onceread.server.auth import Caller, authenticate
 from onceread.server.body import read_body
 from onceread.server.chat_prompt import dropped_field
@@ -22,6 +23,7 @@ from onceread.server.logprobs import TokenNames, chat_logprobs
 from onceread.server.openapi import errors, takes
 from onceread.server.reply_head import reply_head, stream_end
 from onceread.server.responding import respond
+from onceread.server.session_hint import session_of
 from onceread.server.state import Serving, state_of
 from onceread.server.usage import approximate_field, timings, usage_body
 
@@ -46,7 +48,8 @@ async def create_chat_completion(request: Request, caller: Caller = Depends(auth
     serving = state.serving()
     body = await read_body(request, ChatCompletionRequest)
     answering = Answering(serving.engine, state.metrics, _PROMPT)
-    turn = ChatTurn(body, serving, caller.namespace(body.cache_salt), state.settings)
+    session = session_of(request, body.prompt_cache_key)
+    turn = ChatTurn(body, serving, caller.namespace(body.cache_salt), state.settings, session)
     return await respond(
         request,
         body,
@@ -55,6 +58,28 @@ async def create_chat_completion(request: Request, caller: Caller = Depends(auth
         chunks=lambda: _chunks(body, serving, answering, turn),
         whole=lambda answers: _completion(body, serving, answers[0], turn),
     )
+
+
+class InputTokens(BaseModel):
+    """What a request's prompt comes to."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+@router.post(
+    "/chat/completions/input_tokens",
+    summary="Count a conversation's tokens",
+    responses=errors(400, 401, 413, 415, 500, 503),
+    openapi_extra=takes(ChatCompletionRequest),
+)
+async def count_input_tokens(request: Request, caller: Caller = Depends(authenticate)) -> InputTokens:  # noqa: B008
+    """The tokens of the prompt that this body would make. Nothing is read."""
+    state = state_of(request)
+    serving = state.serving()
+    body = await read_body(request, ChatCompletionRequest)
+    turn = ChatTurn(body, serving, caller.namespace(body.cache_salt), state.settings)
+    return InputTokens(input_tokens=await on_thread(turn.count, _PROMPT))
 
 
 def _completion(

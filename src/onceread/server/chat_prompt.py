@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from onceread.chat.errors import ConversationTooLong
-from onceread.chat.forced import CannotForce, Forced, force_call
+from onceread.chat.forced import CannotForce, force_call
 from onceread.chat.reasoning import left_open
 from onceread.chat.rendered import Rendered
 from onceread.chat.shorten import Shortened, shorten
 from onceread.engine.errors import ContextLengthExceeded
 from onceread.engine.request import Shorter
+from onceread.native.errors import GrammarInvalid
 from onceread.server.chat_render import prepared, prepared_tools, render
 from onceread.server.chat_schemas import ChatCompletionRequest
 from onceread.server.errors import invalid
@@ -27,7 +28,7 @@ class ChatPrompt:
 
     tokens: tuple[int, ...]
     thinks: bool  # the reply begins inside of the tags that the model thinks between
-    forced: Forced | None  # what makes the reply a call
+    forced: str | None  # a grammar that makes the reply a call, in Lark
     dropped: tuple[int, ...] = ()  # indices of messages that had to go
     shorter: Callable[[int], Shorter | None] | None = None  # for the engine, see its Request
 
@@ -41,7 +42,7 @@ def chat_prompt(
     """
     messages = prepared(body.messages, serving, namespace)
     tools = prepared_tools(body.tools)
-    last = messages[-1]["content"] if body.continue_final_message else None
+    last = messages[-1]["content"] if body.continues else None
 
     def rendered(some: list[dict[str, Any]]) -> Rendered:
         return render(
@@ -49,17 +50,16 @@ def chat_prompt(
             some,
             tools,
             add_generation_prompt=body.opens_turn,
-            continue_final_message=bool(body.continue_final_message),
-            variables=body.chat_template_kwargs,
+            continue_final_message=body.continues,
+            variables=body.template_variables,
         )
 
     whole = rendered(messages)
     thinks = _thinks(serving, whole, last)
-    forced = _forced(body, serving, thinks=thinks)
-    begun = serving.tokenizer.written(forced.prompt) if forced else []
+    forced = _forced(body, serving)
 
     def tokens_of(some: list[dict[str, Any]]) -> tuple[int, ...]:
-        return (*serving.tokenizer.chat(rendered(some)), *begun)
+        return serving.tokenizer.chat(rendered(some))
 
     def within(room: int) -> Shortened[tuple[int, ...]] | None:
         try:
@@ -71,7 +71,7 @@ def chat_prompt(
         found = within(room)
         return None if found is None else Shorter(found.prompt, found.dropped)
 
-    tokens = (*serving.tokenizer.chat(whole), *begun)
+    tokens = serving.tokenizer.chat(whole)
     if not may_drop:
         return ChatPrompt(tokens, thinks, forced)
     limit = serving.engine.limit
@@ -98,17 +98,22 @@ def _thinks(serving: Serving, whole: Rendered, continued: str | None) -> bool:
     return "".join([part.text for part in whole.segments[-2:]]).rstrip().endswith(tags[0])
 
 
-def _forced(body: ChatCompletionRequest, serving: Serving, *, thinks: bool) -> Forced | None:
-    if not body.forces_call:
+def _forced(body: ChatCompletionRequest, serving: Serving) -> str | None:
+    """A grammar where the reply must be a call, or either a call or what the request says."""
+    either = body.constraint if body.callable_tools and not body.forces_call else None
+    if not body.forces_call and (either is None or either.kind != "json_schema"):
         return None
     style = serving.style
+    tools = sorted(body.callable_tools, key=lambda tool: tool.function.name)
     try:
         return force_call(
             style.tools.shape,
-            prepared_tools(body.callable_tools),
+            [tool.function.model_dump() for tool in tools],
             many=body.parallel_tool_calls is not False and not style.single,
-            control=serving.model.vocab.control_tokens,
-            thinks=style.think if thinks else None,
+            marks=serving.model.vocab.marks,
+            otherwise=either.text if either else None,
         )
     except CannotForce as error:
-        raise invalid(f"tool_choice: {error}.", "tool_choice") from error
+        raise invalid(f"tools: {error}.", "tools") from error
+    except GrammarInvalid as error:
+        raise invalid(str(error), either.param if either else None) from error

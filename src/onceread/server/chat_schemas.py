@@ -23,7 +23,16 @@ from onceread.server.body import RequestModel
 from onceread.server.errors import invalid
 from onceread.server.explain import ExplanationBody
 from onceread.server.generation_fields import MAX_TOP_LOGPROBS, GenerationFields, refuse_unless
-from onceread.server.tool_schemas import NamedChoice, Tool, ToolCallBody, ToolChoice, Tools, check_choice
+from onceread.server.tool_schemas import (
+    AllowedChoice,
+    NamedChoice,
+    Tool,
+    ToolCallBody,
+    ToolChoice,
+    Tools,
+    check_choice,
+    chosen_names,
+)
 from onceread.server.usage import Timings, UsageBody
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -105,13 +114,19 @@ class ChatCompletionRequest(GenerationFields):
     top_logprobs: int | None = Field(None, ge=0, le=MAX_TOP_LOGPROBS)
     add_generation_prompt: bool | None = Field(None, description="Open the assistant's turn (default: true).")
     continue_final_message: bool | None = Field(
-        None, description="Go on where the last message, which must be the assistant's, stops."
+        None, description="Go on where the last message stops (default: true if that is the assistant's)."
     )
     overflow: Literal["error", "shift"] | None = Field(
         None, description="What to do at the context's limit: with `shift` the oldest turns are dropped."
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="Variables of the chat template, such as enable_thinking."
+    )
+
+    reasoning_effort: str | None = Field(
+        None,
+        max_length=20,
+        description="`none` is enable_thinking: false; others are a variable of the template.",
     )
 
     tools: Tools | None = None
@@ -167,10 +182,17 @@ class ChatCompletionRequest(GenerationFields):
                 raise invalid(message, "continue_final_message")
         check_choice(self.tools or [], self.tool_choice)
         if self.forces_call:
-            given = [constraint.param for constraint in self._given()]
+            given = {constraint.param for constraint in self._given()} - {"response_format"}
             for name in (*given, *(["continue_final_message"] if self.continue_final_message else [])):
                 raise invalid(f"{name} can't be used where tool_choice forces a call.", name)
         return self
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """Variables of the chat template; what is said by its own name goes first."""
+        effort = self.reasoning_effort
+        said = {} if effort is None else {"enable_thinking": effort != "none", "reasoning_effort": effort}
+        return {**said, **(self.chat_template_kwargs or {})}
 
     @property
     def token_limit(self) -> int | None:
@@ -179,6 +201,8 @@ class ChatCompletionRequest(GenerationFields):
     @property
     def forces_call(self) -> bool:
         """Must the reply be a call?"""
+        if isinstance(self.tool_choice, AllowedChoice):
+            return self.tool_choice.allowed_tools.mode == "required"
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedChoice)
 
     @property
@@ -186,9 +210,8 @@ class ChatCompletionRequest(GenerationFields):
         """The tools that the reply may call."""
         if self.tool_choice == "none":
             return []
-        if isinstance(self.tool_choice, NamedChoice):
-            return [tool for tool in self.tools or [] if tool.function.name == self.tool_choice.function.name]
-        return self.tools or []
+        chosen = chosen_names(self.tool_choice)
+        return [tool for tool in self.tools or [] if chosen is None or tool.function.name in chosen]
 
     @property
     def alternatives(self) -> int | None:
@@ -197,12 +220,21 @@ class ChatCompletionRequest(GenerationFields):
 
     @property
     def begun(self) -> str:
-        return (self.messages[-1].content or "") if self.continue_final_message else ""
+        return (self.messages[-1].content or "") if self.continues else ""
+
+    @property
+    def continues(self) -> bool:
+        """Does the reply go on where the last message stops?"""
+        if self.continue_final_message is not None:
+            return self.continue_final_message
+        last = self.messages[-1]
+        begun = last.role == "assistant" and bool(last.content) and not last.tool_calls
+        return begun and not self.add_generation_prompt and not self.forces_call
 
     @property
     def opens_turn(self) -> bool:
         if self.add_generation_prompt is None:
-            return not self.continue_final_message
+            return not self.continues
         return self.add_generation_prompt
 
 

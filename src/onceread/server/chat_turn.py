@@ -21,13 +21,19 @@ class ChatTurn:
     """What becomes of the conversation on its way to the engine, and of the replies on their way back."""
 
     def __init__(
-        self, body: ChatCompletionRequest, serving: Serving, namespace: str, settings: Settings
+        self,
+        body: ChatCompletionRequest,
+        serving: Serving,
+        namespace: str,
+        settings: Settings,
+        session: str | None = None,
     ) -> None:
         self.may_drop = (body.overflow or settings.overflow) == "shift"
         self.dropped: tuple[int, ...] = ()
         self._body = body
         self._serving = serving
         self._namespace = namespace
+        self._session = session
         self._settings = settings
         self._prompt: ChatPrompt | None = None
 
@@ -46,6 +52,7 @@ class ChatTurn:
             n=body.n or 1,
             logprobs=body.alternatives,
             namespace=self._namespace,
+            session=self._session,
             alignable=True,
             ignore_eos=bool(body.ignore_eos),
             spelled=serving.style.spelled(
@@ -58,6 +65,12 @@ class ChatTurn:
             explain=bool(body.explain),
         )
 
+    def count(self) -> int:
+        """The tokens of the whole prompt, also where it does not fit. Raises ApiError, ChatError."""
+        return len(
+            chat_prompt(self._body, self._serving, self._namespace, may_drop=False, max_tokens=None).tokens
+        )
+
     def reader(self) -> ReplyReader:
         """For one reply, once the request is made."""
         body, style, prompt = self._body, self._serving.style, self._prompt
@@ -68,18 +81,23 @@ class ChatTurn:
             splits_reasoning=body.reasoning_format != "none",
             thinks=prompt.thinks,
         )
-        begun = prompt.forced.prompt if prompt.forced else ""
         short = style.tools.short_ids
-        return ReplyReader(reader, self._serving.issued, self._namespace, short_ids=short, begun=begun)
+        return ReplyReader(reader, self._serving.issued, self._namespace, short_ids=short)
 
     def _sampling(self, prompt: ChatPrompt) -> SamplingParams:
         vocab = self._serving.model.vocab
         sampling = self._body.sampling(vocab.size)
         if prompt.forced is not None:
-            return replace(sampling, constraint=Constraint("gbnf", prompt.forced.grammar, "tool_choice"))
+            said = sampling.constraint or Constraint("lark", "", "tool_choice")
+            sampling = replace(sampling, constraint=replace(said, kind="lark", text=prompt.forced))
+        if sampling.constraint is not None and prompt.thinks:
+            tags = self._serving.style.think
+            sampling = replace(
+                sampling, constraint=replace(sampling.constraint, after=tags[1] if tags else "")
+            )
         if self._body.tools and self._body.tool_choice == "none":
             # The tools stay in the prompt, so that what was read of them counts; but there is to be no call.
-            mark = self._serving.tokenizer.written(self._serving.style.tools.opens)
-            if len(mark) == 1:
-                return replace(sampling, logit_bias=(*sampling.logit_bias, (mark[0], float("-inf"))))
+            mark = self._serving.model.vocab.marks.get(self._serving.style.tools.opens)
+            if mark is not None:
+                return replace(sampling, logit_bias=(*sampling.logit_bias, (mark, float("-inf"))))
         return sampling

@@ -15,6 +15,7 @@ from onceread.native.params import Constraint, SamplingParams
 from onceread.server.body import RequestModel, StreamedRequest
 from onceread.server.constraint_fields import ConstraintFields, no_nul
 from onceread.server.errors import invalid
+from onceread.server.session_hint import MAX_LENGTH, SAYS
 from onceread.server.settings import Settings
 
 MAX_N = 32
@@ -100,6 +101,7 @@ class GenerationFields(ConstraintFields, StreamedRequest):
         None, max_length=_MAX_BIASES, description="By token id: what to add to its logit."
     )
     ignore_eos: bool | None = None
+    prompt_cache_key: str | None = Field(None, max_length=MAX_LENGTH, description=SAYS)
     reuse_moved: bool | None = Field(
         None, description="Also reuse what was read at other positions: an approximation."
     )

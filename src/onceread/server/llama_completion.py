@@ -31,6 +31,7 @@ from onceread.server.llama_schemas import (
 )
 from onceread.server.openapi import takes
 from onceread.server.responding import respond
+from onceread.server.session_hint import session_of
 from onceread.server.settings import Settings
 from onceread.server.state import AppState, Serving, state_of
 from onceread.server.text_schemas import MAX_REPLIES
@@ -120,7 +121,8 @@ async def _answer(
     asked: list[EngineRequest] = []
 
     def prepare() -> list[EngineRequest]:
-        asked.extend(_engine_requests(body, prompts(), serving, caller, state.settings))
+        namespace, session = caller.namespace(body.cache_salt), session_of(request, body.prompt_cache_key)
+        asked.extend(_engine_requests(body, prompts(), serving, state.settings, namespace, session))
         return asked
 
     replies = LlamaReplies(body, serving)
@@ -137,7 +139,12 @@ async def _answer(
 
 
 def _engine_requests(
-    body: LlamaFields, prompts: Prompts, serving: Serving, caller: Caller, settings: Settings
+    body: LlamaFields,
+    prompts: Prompts,
+    serving: Serving,
+    settings: Settings,
+    namespace: str,
+    session: str | None,
 ) -> list[EngineRequest]:
     sampling = _sampling(body, serving)
     # The ids of what was written come with the log probabilities, and are to be had in no other way.
@@ -150,7 +157,8 @@ def _engine_requests(
             stop=body.stop or (),
             n=body.replies,
             logprobs=body.alternatives or wants_ids,
-            namespace=caller.namespace(body.cache_salt),
+            namespace=namespace,
+            session=session,
             alignable=from_text,
             ignore_eos=bool(body.ignore_eos),
             reuse_moved=moved_reuse(body.reuse_moved, settings),

@@ -65,14 +65,11 @@ class LimitedAnswering(Answering):
         self.told: defaultdict[tuple[int, int], Told] = defaultdict(lambda: Told(n_indent, seconds))
         self._cut: set[int] = set()  # prompts of which a reply was ended here
 
-    async def _drained(self) -> list[tuple[int, Event]]:
+    async def _drained(self, seconds: float | None = None) -> list[tuple[int, Event]]:
         while True:
-            found = [
-                (prompt, kept)
-                for prompt, event in await super()._drained()
-                for kept in self._kept(prompt, event)
-            ]
-            if found or not self._running:
+            drained = await super()._drained(seconds)
+            found = [(prompt, kept) for prompt, event in drained for kept in self._kept(prompt, event)]
+            if found or seconds is not None or not self._running:
                 return found
 
     def _kept(self, prompt: int, event: Event) -> list[Event]:

@@ -39,13 +39,14 @@ _SAYS = {
     413: "The body is too large.",
     415: "The body's content type is not JSON.",
     500: "The server failed.",
+    501: "This server does not do that.",
     503: "Loading, shutting down, or too many requests wait; see `code` and `Retry-After`.",
 }
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Entries of a route's ``responses`` for these errors."""
-    return {status: {"model": ErrorBody, "description": _SAYS[status]} for status in statuses}
+def errors(*statuses: int, model: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+    """Entries of a route's ``responses`` for these errors; ``model`` is the API's envelope."""
+    return {status: {"model": model, "description": _SAYS[status]} for status in statuses}
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:

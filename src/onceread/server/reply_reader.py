@@ -40,9 +40,9 @@ class ReplyReader:
     """
 
     def __init__(
-        self, reader: ReplyText | None, issued: IssuedCalls, namespace: str, *, short_ids: bool, begun: str
+        self, reader: ReplyText | None, issued: IssuedCalls, namespace: str, *, short_ids: bool
     ) -> None:
-        """``reader`` None: all is content. ``begun``: what the prompt has of the reply already."""
+        """``reader`` None: all is content."""
         self._reader = reader
         self._issued = issued
         self._namespace = namespace
@@ -51,22 +51,19 @@ class ReplyReader:
         self._reasoning: list[str] = []
         self.calls: dict[int, Call] = {}  # by the index that the events have
         self.ids: dict[int, str] = {}  # also of calls that broke
-        self._first = reader.feed(begun) if reader is not None and begun else []
 
     def write(self, text: str) -> list[Event]:
         """More of the reply."""
         if self._reader is None:
             self._content.append(text)
             return [Content(text)] if text else []
-        events, self._first = [*self._first, *self._reader.feed(text)], []
-        return self._noted(events)
+        return self._noted(self._reader.feed(text))
 
     def finish(self, reason: str) -> list[Event]:
         """The reply ended, for the engine's ``reason``."""
         if self._reader is None:
             return []
-        events, self._first = [*self._first, *self._reader.finish(cut=reason == "length")], []
-        return self._noted(events)
+        return self._noted(self._reader.finish(cut=reason == "length"))
 
     @property
     def content(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -23,27 +25,32 @@ async def respond(
     prepare: Callable[[], Sequence[EngineRequest]],
     *,
     chunks: Callable[[], AsyncIterator[bytes]],
-    whole: Callable[[list[Completed]], Any],
+    whole: Callable[[list[Completed]], Any | Awaitable[Any]],
+    headers: Callable[[], Mapping[str, str]] | None = None,
+    begins_within: float | None = None,
     end: bytes = DONE,
     failed: Callable[[ApiError], bytes] = openai_error,
     media_type: str = EventStream.media_type,
 ) -> Response:
     """The answer to ``request``: ``chunks()`` as events if it asked for a stream, else ``whole(answers)``.
 
-    ``end`` and ``failed`` are how the API ends a stream, and ``media_type`` what it calls it. What goes wrong
-    before the first token is raised, also for streams. Nothing goes on running when this raises, or when the
-    client goes.
+    ``headers`` are asked for when the answer is there, and go in place of the warning of ignored parameters.
+    ``end`` and ``failed`` are how the API ends a stream, and ``media_type`` what it calls it. What goes wrong before
+    the first token is raised, also for streams; but with ``begins_within`` a stream waits only so many seconds for
+    the first token, and then begins without it. Nothing goes on running when this raises, or when the client goes.
     """
+    headers = headers or partial(ignored_warning, body)
     streams = False
     try:
-        await until_disconnect(request, answering.start(prepare))
-        headers = ignored_warning(body)
+        within = begins_within if body.stream else None
+        await until_disconnect(request, answering.start(prepare, within=within))
         if body.stream:
             streams = True  # from here on the response sees to the cancelling
-            headers = {**headers, "Content-Type": media_type}
-            return EventStream(answering, chunks(), headers, end=end, failed=failed)
+            return EventStream(answering, chunks(), headers(), end=end, failed=failed, media_type=media_type)
         answers = await until_disconnect(request, answering.gather())
-        return JSONResponse(whole(answers), headers=headers)
+        found = whole(answers)
+        content = await found if inspect.isawaitable(found) else found
+        return JSONResponse(content, headers=dict(headers()))
     finally:
         if not streams:
             answering.cancel()

@@ -21,6 +21,7 @@ from onceread.server.logprobs import TextLogprobsWriter, TokenNames
 from onceread.server.openapi import errors, takes
 from onceread.server.reply_head import reply_head, stream_end
 from onceread.server.responding import respond
+from onceread.server.session_hint import session_of
 from onceread.server.settings import Settings
 from onceread.server.state import Serving, state_of
 from onceread.server.text_schemas import Completion, CompletionRequest, Prompt
@@ -51,19 +52,20 @@ async def create_completion(request: Request, caller: Caller = Depends(authentic
     body = await read_body(request, CompletionRequest)
     answering = Answering(serving.engine, state.metrics, _PROMPT)
 
-    settings = state.settings
+    settings, namespace = state.settings, caller.namespace(body.cache_salt)
+    session = session_of(request, body.prompt_cache_key)
     return await respond(
         request,
         body,
         answering,
-        lambda: engine_requests(body, serving, caller, settings),
+        lambda: engine_requests(body, serving, settings, namespace, session),
         chunks=lambda: _chunks(body, serving, answering),
         whole=lambda answers: _completion(body, serving, answers),
     )
 
 
 def engine_requests(
-    body: CompletionRequest, serving: Serving, caller: Caller, settings: Settings
+    body: CompletionRequest, serving: Serving, settings: Settings, namespace: str, session: str | None
 ) -> list[EngineRequest]:
     """What the engine is asked, one request for each prompt. Raises ApiError, ChatError."""
     sampling = body.sampling(serving.model.vocab.size)
@@ -75,7 +77,8 @@ def engine_requests(
             stop=body.stop or (),
             n=body.n or 1,
             logprobs=body.logprobs,
-            namespace=caller.namespace(body.cache_salt),
+            namespace=namespace,
+            session=session,
             alignable=isinstance(prompt, str),  # token ids are taken to the letter
             ignore_eos=bool(body.ignore_eos),
             reuse_moved=moved_reuse(body.reuse_moved, settings),

@@ -53,6 +53,20 @@ class NamedChoice(RequestModel):
     function: FunctionName
 
 
+class AllowedTools(RequestModel):
+    """Some of the tools. All of them stay in the prompt, so that what was read of them counts."""
+
+    mode: Literal["auto", "required"]
+    tools: list[NamedChoice] = Field(min_length=1, max_length=MAX_TOOLS)
+
+
+class AllowedChoice(RequestModel):
+    """The functions that may be called. Only ``required`` is enforced, by a grammar."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
 
 
@@ -60,11 +74,13 @@ def _choice(value: object, validate: Callable[[object], Any]) -> Any:
     try:
         return validate(value)
     except ValidationError:  # one line for all the ways in which it is neither
-        message = "must be none, auto, required or an object that names a function"
+        message = "must be none, auto, required or an object that names a function or allowed_tools"
         raise PydanticCustomError("choice", message) from None
 
 
-ToolChoice = Annotated[Literal["none", "auto", "required"] | NamedChoice, WrapValidator(_choice)]
+ToolChoice = Annotated[
+    Literal["none", "auto", "required"] | NamedChoice | AllowedChoice, WrapValidator(_choice)
+]
 
 
 def check_choice(tools: list[Tool], choice: ToolChoice | None) -> None:
@@ -76,8 +92,20 @@ def check_choice(tools: list[Tool], choice: ToolChoice | None) -> None:
         names.add(tool.function.name)
     if choice == "required" and not tools:
         raise invalid("tool_choice is required, but there are no tools.", "tool_choice")
-    if isinstance(choice, NamedChoice) and choice.function.name not in names:
+    chosen = chosen_names(choice)
+    if chosen is not None and not chosen <= names:
         raise invalid("tool_choice names a function that is not among the tools.", "tool_choice")
+
+
+def chosen_names(choice: ToolChoice | None) -> set[str] | None:
+    """The functions that a choice names; None if it names none."""
+    match choice:
+        case NamedChoice():
+            return {choice.function.name}
+        case AllowedChoice():
+            return {tool.function.name for tool in choice.allowed_tools.tools}
+        case _:
+            return None
 
 
 class CalledFunction(BaseModel):
