@@ -33,8 +33,8 @@ class FakeVocab:
     bos, eos, eot = 256, 258, 258
     add_bos = False
     control_tokens = CONTROL
-    marks = CONTROL
     fill = FillTokens()
+    marks = CONTROL
 
     def tokenize(self, text: str | bytes, *, add_special: bool, parse_special: bool) -> list[int]:
         data = text.encode() if isinstance(text, str) else text

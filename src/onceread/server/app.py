@@ -72,7 +72,7 @@ def create_app(
     app.state.onceread = state
     apis = (
         *(chat_completions, text_completions, responses_create, responses_stored, embeddings, models),
-        *(anthropic_messages, llama_completion, llama_tokens, llama_props, llama_embedding, ollama),
+        *(anthropic_messages, llama_completion, llama_embedding, llama_tokens, llama_props, ollama),
     )
     for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)

@@ -26,6 +26,7 @@ _LLAMA = (
     "/completion",
     "/embedding",
     "/infill",
+    "/embedding",
     "/tokenize",
     "/detokenize",
     "/apply-template",

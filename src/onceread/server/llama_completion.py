@@ -122,7 +122,7 @@ async def _answer(
     asked: list[EngineRequest] = []
 
     def prepare() -> list[EngineRequest]:
-        session = session_of(request, body.prompt_cache_key)
+        namespace, session = caller.namespace(body.cache_salt), session_of(request, body.prompt_cache_key)
         asked.extend(_engine_requests(body, prompts(), serving, state.settings, namespace, session))
         return asked
 

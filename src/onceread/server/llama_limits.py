@@ -67,12 +67,9 @@ class LimitedAnswering(Answering):
 
     async def _drained(self, seconds: float | None = None) -> list[tuple[int, Event]]:
         while True:
-            found = [
-                (prompt, kept)
-                for prompt, event in await super()._drained(seconds)
-                for kept in self._kept(prompt, event)
-            ]
-            if found or not self._running or seconds is not None:
+            drained = await super()._drained(seconds)
+            found = [(prompt, kept) for prompt, event in drained for kept in self._kept(prompt, event)]
+            if found or seconds is not None or not self._running:
                 return found
 
     def _kept(self, prompt: int, event: Event) -> list[Event]:

@@ -56,15 +56,16 @@ async def _answer(request: Request, caller: Caller, body: OllamaChat | OllamaGen
     serving = state.serving()
     session = session_of(request)
     asked, said = body.asked(), _Said(serving.name, isinstance(body, OllamaChat))
+    whose = caller.namespace(), session_of(request)
     if asked is None:
         return JSONResponse({**said.part(done=True), "done_reason": "load"})
     prepare: Callable[[], list[EngineRequest]]
     reader: Callable[[], ReplyReader]
     if isinstance(asked, CompletionRequest):
-        prepare = partial(engine_requests, asked, serving, state.settings, caller.namespace(), session)
+        prepare = partial(engine_requests, asked, serving, state.settings, *whose)
         reader = partial(ReplyReader, None, serving.issued, "", short_ids=False)
     else:
-        turn = ChatTurn(asked, serving, caller.namespace(), state.settings, session)
+        turn = ChatTurn(asked, serving, whose[0], state.settings, whose[1])
         prepare, reader = lambda: [turn.request()], turn.reader
     answering = Answering(serving.engine, state.metrics, "prompt")
     return await respond(
@@ -173,17 +174,15 @@ async def list_models(request: Request) -> dict[str, list[dict[str, Any]]]:
 async def show_model(request: Request) -> dict[str, Any]:
     """What the one model is and can do, whatever the body asks for."""
     serving = state_of(request).serving()
-    kind, n_params = serving.model.architecture, serving.model.n_params
-    info = {"general.architecture": kind, "general.parameter_count": n_params}
-    info[f"{kind}.context_length"] = serving.engine.limit
+    kind = serving.model.architecture
+    info = {"general.architecture": kind, f"{kind}.context_length": serving.engine.limit}
     can = ["completion", "tools", *(["thinking"] if serving.style.think else [])]
     return {**_about(serving), "template": serving.template.source, "model_info": info, "capabilities": can}
 
 
 def _about(serving: Serving) -> dict[str, Any]:
     kind, n_params = serving.model.architecture, serving.model.n_params
-    details = {"format": "gguf", "family": kind, "families": [kind]}
-    details["parameter_size"] = f"{n_params / 1e6:.0f}M"
+    details = {"format": "gguf", "family": kind, "parameter_size": f"{n_params / 1e6:.0f}M"}
     details["quantization_level"] = (serving.model.description.split() or [""])[-1]
     since = datetime.fromtimestamp(serving.since, timezone.utc)
     return {"modified_at": since.isoformat(), "details": details}

@@ -25,7 +25,7 @@ async def respond(
     prepare: Callable[[], Sequence[EngineRequest]],
     *,
     chunks: Callable[[], AsyncIterator[bytes]],
-    whole: Callable[[list[Completed]], Any],
+    whole: Callable[[list[Completed]], Any | Awaitable[Any]],
     headers: Callable[[], Mapping[str, str]] | None = None,
     begins_within: float | None = None,
     end: bytes = DONE,
@@ -46,8 +46,7 @@ async def respond(
         await until_disconnect(request, answering.start(prepare, within=within))
         if body.stream:
             streams = True  # from here on the response sees to the cancelling
-            sent = {**headers(), "Content-Type": media_type}
-            return EventStream(answering, chunks(), sent, end=end, failed=failed)
+            return EventStream(answering, chunks(), headers(), end=end, failed=failed, media_type=media_type)
         answers = await until_disconnect(request, answering.gather())
         found = whole(answers)
         content = await found if inspect.isawaitable(found) else found
