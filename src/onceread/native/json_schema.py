@@ -42,7 +42,9 @@ _SAYING = frozenset(
      "discriminator", "examples", "nullable", "readOnly", "title", "writeOnly"}
 )  # fmt: skip
 
-_OPEN = frozenset({"additionalProperties", "patternProperties", "unevaluatedProperties", "if", "dependentSchemas"})
+_OPEN = frozenset(
+    {"additionalProperties", "patternProperties", "unevaluatedProperties", "if", "dependentSchemas"}
+)
 
 _DAYS = (
     r"(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8])"
