@@ -77,11 +77,13 @@ OTHER_FACES = [
 @pytest.mark.parametrize(("path", "body"), OTHER_FACES, ids=[path for path, _ in OTHER_FACES])
 def test_on_other_faces(engine: FakeEngine, url: str, path: str, body: Any, stream: bool) -> None:
     engine.script = until_cancelled
-    with contextlib.suppress(httpx.ReadTimeout):  # a stream has begun, and has to be left
-        with httpx.stream("POST", url + path, json={**body, "stream": stream}, timeout=0.3) as response:
-            assert stream
-            assert next(response.iter_lines())
-            assert not engine.handles[0].cancelled
+    with (
+        contextlib.suppress(httpx.ReadTimeout),  # a stream has begun, and has to be left
+        httpx.stream("POST", url + path, json={**body, "stream": stream}, timeout=1) as response,
+    ):
+        assert stream
+        assert next(response.iter_lines())
+        assert not engine.handles[0].cancelled
     assert cancelled(engine)
 
 

@@ -118,7 +118,6 @@ async def _answer(
         n_indent=body.n_indent or 0,
         milliseconds=body.t_max_predict_ms or 0,
     )
-    namespace = caller.namespace(body.cache_salt)
     asked: list[EngineRequest] = []
 
     def prepare() -> list[EngineRequest]:

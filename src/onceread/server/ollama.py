@@ -54,7 +54,6 @@ async def generate(request: Request, caller: Caller = Depends(authenticate)) -> 
 async def _answer(request: Request, caller: Caller, body: OllamaChat | OllamaGenerate) -> Response:
     state = state_of(request)
     serving = state.serving()
-    session = session_of(request)
     asked, said = body.asked(), _Said(serving.name, isinstance(body, OllamaChat))
     whose = caller.namespace(), session_of(request)
     if asked is None:
