@@ -61,6 +61,7 @@ TOOLS = [
     tool("weather", WEATHER),
     tool("tree", TREE),
     tool("nothing", {"type": "object", "properties": {}}),
+    tool("anything", {"type": "object"}),
 ]
 
 
@@ -103,7 +104,8 @@ def written(form: ToolFormat, name: str, arguments: str) -> str:
         ("tree", '{"root": {"n": 1}, "also": 6}', False),
         ("tree", '{"root": {"of": [{"n": 1}, {"n": 1}, {"n": 1}], "n": 1}}', False),
         ("nothing", "{}", True),
-        ("nothing", '{"x": {"y": [1, true, "z"]}}', True),
+        ("nothing", '{"x": {"y": [1, true, "z"]}}', False),
+        ("anything", '{"x": {"y": [1, true, "z"]}}', True),
         ("range", '{"percent": 55, "day": "2024-02-29"}', True),
         ("range", '{"percent": 101, "day": "2024-02-29"}', False),
         ("range", '{"percent": 55, "day": "2023-02-29"}', False),

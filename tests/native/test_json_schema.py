@@ -92,6 +92,7 @@ TREE = {
         "next": {"anyOf": [{"$ref": "#"}, {}]},
     },
     "required": ["children", "next"],
+    "additionalProperties": False,
 }
 TAKEN: dict[str, Any] = {
     "a tree": TREE,
@@ -104,7 +105,8 @@ TAKEN: dict[str, Any] = {
         "prefixItems": [{"$ref": "#/$defs/a~1b~0%20%C3%A9"}, {"$ref": "#/prefixItems/2"}, {"type": "null"}],
     },
     "a property that is named like a keyword": {
-        "properties": {"$ref": {"type": "string"}, "format": {"pattern": "a"}}
+        "properties": {"$ref": {"type": "string"}, "format": {"pattern": "a"}},
+        "additionalProperties": True,
     },
     "values that look like schemas": {
         "enum": [{"$ref": "http://a", "minProperties": 9}],
@@ -124,6 +126,38 @@ TAKEN: dict[str, Any] = {
 @pytest.mark.parametrize("schema", TAKEN.values(), ids=TAKEN)
 def test_taken_as_it_is(schema: Any) -> None:
     assert ready(schema) == schema
+
+
+LISTED: dict[str, Any] = {"properties": {"a": {}}}
+LEFT_OPEN: dict[str, Any] = {
+    "any object": {"type": "object"},
+    "an object that says so": {**LISTED, "additionalProperties": True},
+    "an object whose others have a schema": {**LISTED, "additionalProperties": {"type": "null"}},
+    "patterns of names": {**LISTED, "patternProperties": {"b": {}}},
+    "a name that must be there and is not listed": {**LISTED, "required": ["b"]},
+    "more properties than are listed": {**LISTED, "minProperties": 2, "required": ["a"]},
+    "schemas that meet": {"allOf": [LISTED, {"properties": {"b": {}}}]},
+    "a schema beside a reference": {"$defs": {"b": {"properties": {"b": {}}}}, "$ref": "#/$defs/b", **LISTED},
+    "a schema beside alternatives": {"anyOf": [{"properties": {"b": {}}}, {}], **LISTED},
+    "alternatives that must exclude each other": {"oneOf": [LISTED, {"type": "string"}]},
+}
+
+
+@pytest.mark.parametrize("schema", LEFT_OPEN.values(), ids=LEFT_OPEN)
+def test_objects_that_stay_open(schema: Any) -> None:
+    assert ready(schema) == schema
+
+
+def test_objects_have_the_properties_that_are_listed() -> None:
+    closed = {**LISTED, "additionalProperties": False}
+    assert ready(LISTED) == closed
+    assert ready({"type": "object", "properties": {}})["additionalProperties"] is False
+    assert ready({"items": LISTED}) == {"items": closed}
+    assert ready({"anyOf": [LISTED, {"type": "null"}]}) == {"anyOf": [closed, {"type": "null"}]}
+    referring = {"$defs": {"a": LISTED}, "title": "A", "$ref": "#/$defs/a"}
+    assert ready(referring) == {**referring, "$defs": {"a": closed}}
+    nested = ready({"properties": {"a": LISTED}, "required": ["a"]})
+    assert nested == {"properties": {"a": closed}, "required": ["a"], "additionalProperties": False}
 
 
 def test_mended() -> None:

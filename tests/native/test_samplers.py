@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -100,6 +101,27 @@ def test_the_others_write_and_repeat_by_seed(write: Callable[..., list[int]], pa
     first = write(params)
     assert first
     assert first == write(params)
+
+
+def test_samplers_run_in_the_order_that_is_given(write: Callable[..., list[int]]) -> None:
+    hot = SamplingParams(temperature=50.0, top_k=0, top_p=0.01, min_p=0.0, seed=5)
+    assert write(replace(hot, order=("top_p", "temperature"))) == write(
+        GREEDY
+    )  # one candidate is left to heat
+    assert write(replace(hot, order=("temperature", "top_p"))) != write(GREEDY)
+
+
+def test_samplers_that_are_not_named_are_off(write: Callable[..., list[int]]) -> None:
+    narrow = SamplingParams(temperature=1e-4, top_k=1, top_p=1e-6, min_p=1.0, seed=5)
+    assert write(narrow) == write(GREEDY)
+    assert write(replace(narrow, order=())) != write(GREEDY)
+    penalized = SamplingParams(temperature=0, repeat_penalty=2.0)
+    assert write(replace(penalized, order=("dry",))) == write(GREEDY)
+
+
+def test_a_sampler_that_there_is_not(model: Model) -> None:
+    with pytest.raises(SamplerInvalid, match="no sampler of the name tail"):
+        Sampler(model.vocab, SamplingParams(order=("tail",)), n_ctx=512)
 
 
 def test_logit_bias_forbids_and_forces(write: Callable[..., list[int]], model: Model) -> None:

@@ -29,6 +29,17 @@ def test_control_tokens_have_no_text_and_end_of_turn_ends(model: Model) -> None:
     assert vocab.text(end) == "<|im_end|>"
 
 
+def test_control_tokens_can_be_shown(model: Model) -> None:
+    tokens = model.vocab.tokenize("a<|im_end|>é", add_special=False, parse_special=True)
+    assert model.vocab.detokenize(tokens) == "aé".encode()
+    assert model.vocab.shown(tokens) == "a<|im_end|>é".encode()
+
+
+def test_this_model_fills_no_gaps(model: Model) -> None:
+    fill = model.vocab.fill
+    assert max(fill.prefix, fill.suffix, fill.middle) == -1
+
+
 @given(text=st.text(st.characters(max_codepoint=0x3FFFF, exclude_categories=("Cc", "Cs")), max_size=60))
 def test_what_goes_in_comes_out(model: Model, text: str) -> None:
     # This vocabulary lacks some control characters and lead bytes; llama.cpp drops what has no token.

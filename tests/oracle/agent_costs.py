@@ -78,7 +78,8 @@ class Agent:
 
     def _turn(self, *, calls: bool) -> None:
         body: dict[str, Any] = {"messages": [_written_anew(m) for m in self._messages], "tools": self._tools}
-        body |= {"tool_choice": "required", "parallel_tool_calls": False} if calls else {"max_tokens": ANSWER}
+        forced = {"tool_choice": "required", "parallel_tool_calls": False}
+        body |= forced if calls else {"tool_choice": "none", "max_tokens": ANSWER}
         message, self._computed = self._session.send(self.name, body, self._computed)
         self._messages.append(message)
         for call in message.get("tool_calls") or []:

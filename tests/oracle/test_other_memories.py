@@ -16,6 +16,7 @@ from tests.oracle import chat_costs
 from tests.oracle.reference import Reference, distance, recording
 from tests.oracle.twin import Twin
 from tests.tiny.models import NAMES, loaded
+from tests.tiny.plain import Splitter
 
 pytestmark = pytest.mark.model
 
@@ -191,6 +192,52 @@ def test_a_place_where_prompts_part_again_and_again_gets_a_checkpoint(
     assert first == 600
     assert second <= 600
     assert third == 100
+
+
+def test_prompts_that_part_where_the_client_said_evaluate_only_what_is_behind(
+    make_engine: Callable[..., Engine], reference: Reference
+) -> None:
+    rng = random.Random(5)
+    engine = make_engine(ctx_size=2048, cache_ram=256 * MIB)
+    shared = words(rng, 487)  # no distance of its own accord ends there
+
+    def cost(namespace: str, keep_at: tuple[int, ...]) -> int:
+        prompt = shared + words(rng, 300)
+        request = Request(
+            prompt, GREEDY, 4, namespace=namespace, alignable=False, ignore_eos=True, keep_at=keep_at
+        )
+        with recording() as traces:
+            handle = engine.submit(request)
+            evaluated = gather(handle).usage.evaluated_tokens
+            assert distance(traces[id(handle), 0], reference) < BOUND
+        engine.clear({"nobody"})
+        return evaluated
+
+    assert cost("asked", (487,)) == 787
+    assert cost("asked", ()) == 300
+    assert cost("not asked", ()) == 787
+    assert cost("not asked", ()) > 300
+
+
+def test_it_is_taken_there_also_where_the_text_before_is_known_in_other_tokens(
+    tiny: Model, make_engine: Callable[..., Engine]
+) -> None:
+    rng = random.Random(6)
+    engine = make_engine(ctx_size=2048, cache_ram=256 * MIB)
+    text = "The keeper of the light walked the rocks at night, and every village kept its own watch. " * 2
+    sampled = tuple(Splitter(tiny.vocab).by_chance(text, rng))
+    sent = tuple(tiny.vocab.tokenize(text, add_special=False, parse_special=False))
+    assert len(sampled) > len(sent) + 20
+    shared = words(rng, 100)
+
+    def cost(prompt: Tokens, keep_at: tuple[int, ...] = ()) -> int:
+        usage = gather(engine.submit(Request(prompt, GREEDY, 2, ignore_eos=True, keep_at=keep_at))).usage
+        engine.clear({"nobody"})
+        return usage.evaluated_tokens
+
+    cost(sampled)
+    cost(sent + shared + words(rng, 200), (len(sent) + 100,))
+    assert cost(sent + shared + words(rng, 200)) == 200
 
 
 def test_another_namespace_reads_for_itself(make_engine: Callable[..., Engine]) -> None:

@@ -19,6 +19,7 @@ from onceread.engine.request import (
     TokenLogprob,
     Usage,
 )
+from onceread.native.vocabulary import FillTokens
 from onceread.server.app import create_app
 from onceread.server.settings import Settings
 
@@ -32,6 +33,7 @@ class FakeVocab:
     bos, eos, eot = 256, 258, 258
     add_bos = False
     control_tokens = CONTROL
+    fill = FillTokens()
     marks = CONTROL
 
     def tokenize(self, text: str | bytes, *, add_special: bool, parse_special: bool) -> list[int]:
@@ -50,6 +52,9 @@ class FakeVocab:
 
     def detokenize(self, tokens: list[int]) -> bytes:
         return bytes(t for t in tokens if t < 256)
+
+    def shown(self, tokens: list[int]) -> bytes:
+        return b"".join(bytes([t]) if t < 256 else self.text(t).encode() for t in tokens)
 
     def text(self, token: int) -> str:
         return {v: k for k, v in CONTROL.items()}.get(token) or chr(token)

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import uvicorn
 
+from onceread.engine.embeddings import EmbeddingConfig, EmbeddingEngine
 from onceread.engine.engine import Engine, EngineConfig
 from onceread.native.model import Model
 from onceread.server.app import create_app
@@ -81,7 +82,10 @@ def live_server(
     with (
         Model.load(demo_model()) as model,
         Engine(model, config) as running,
-        serving(create_app(running, model, Settings(max_tokens_limit=max_tokens_limit, **settings))) as url,
+        EmbeddingEngine(model, EmbeddingConfig(ctx_size=512), running.turns) as embeddings,
+        serving(
+            create_app(running, model, Settings(max_tokens_limit=max_tokens_limit, **settings), embeddings)
+        ) as url,
         httpx.Client(base_url=url, timeout=60) as client,
     ):
         yield Live(url, running, model, client)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
@@ -61,6 +63,27 @@ def test_in_the_middle_of_a_whole_answer(engine: FakeEngine, url: str) -> None:
     engine.script = until_cancelled
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(url + CHAT, json={"messages": MESSAGES}, timeout=0.3)
+    assert cancelled(engine)
+
+
+OTHER_FACES = [
+    ("/completion", {"prompt": "a"}),
+    ("/api/chat", {"messages": MESSAGES}),
+    ("/api/generate", {"prompt": "a", "raw": True}),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(("path", "body"), OTHER_FACES, ids=[path for path, _ in OTHER_FACES])
+def test_on_other_faces(engine: FakeEngine, url: str, path: str, body: Any, stream: bool) -> None:
+    engine.script = until_cancelled
+    with (
+        contextlib.suppress(httpx.ReadTimeout),  # a stream has begun, and has to be left
+        httpx.stream("POST", url + path, json={**body, "stream": stream}, timeout=1) as response,
+    ):
+        assert stream
+        assert next(response.iter_lines())
+        assert not engine.handles[0].cancelled
     assert cancelled(engine)
 
 

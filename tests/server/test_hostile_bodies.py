@@ -15,6 +15,7 @@ from schemathesis import checks
 from tests.server.live import Live
 
 from onceread.server.app import create_app
+from onceread.server.embedding_schemas import MAX_INPUTS
 from onceread.server.settings import Settings
 from onceread.server.text_schemas import MAX_REPLIES
 
@@ -278,6 +279,12 @@ def test_by_the_document(live: Live, soak_scale: float, case: Any) -> None:
     if isinstance(case.body, dict):
         case.body.setdefault("max_tokens", 1)
         prompt = case.body.get("prompt")
+        inputs = case.body.get("input", case.body.get("content"))
+        if isinstance(inputs, list) and 8 < len(inputs) <= MAX_INPUTS:
+            return
         if isinstance(prompt, list) and 8 < len(prompt) <= MAX_REPLIES:
             return  # a proper request, as far as its prompt goes, and minutes of work on a busy machine
-    case.call_and_validate(base_url=live.url, checks=_CHECKS, timeout=120)
+    response = case.call(base_url=live.url, timeout=120)
+    # A 501 is no failure: it says that the demo model can't fill gaps, or that slots are not to be had.
+    refused = response.status_code == 501
+    case.validate_response(response, checks=_CHECKS[1:] if refused else _CHECKS)

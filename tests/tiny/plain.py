@@ -17,9 +17,14 @@ from tests.tiny.writer import KV_HEADS, TinyModel
 LONGEST = 12  # bytes of a piece that chance chooses
 
 
-def write_plain(path: Path, tokenizer: GGUFReader) -> None:
-    """Llama's shape: attention over everything before, and nothing else."""
+FILLS = {"pre": 3, "suf": 4, "mid": 5, "rep": 6, "sep": 7}  # control tokens that nothing else needs
+
+
+def write_plain(path: Path, tokenizer: GGUFReader, *, fills: bool = False) -> None:
+    """Llama's shape: attention over everything before, and nothing else. ``fills``: it has tokens to fill gaps."""
     model = TinyModel(path, "llama", tokenizer, layers=2)
+    for name, token in FILLS.items() if fills else ():
+        model.file.add_uint32(f"tokenizer.ggml.fim_{name}_token_id", token)
     model.head(KV_HEADS)
     model.norm("output_norm")
     for i in range(model.layers):
@@ -31,11 +36,11 @@ def write_plain(path: Path, tokenizer: GGUFReader) -> None:
 
 
 @contextmanager
-def plain_model(folder: Path, tokenizer: Path) -> Iterator[Model]:
+def plain_model(folder: Path, tokenizer: Path, *, fills: bool = False) -> Iterator[Model]:
     """The model, with another model's tokenizer and chat template."""
-    path = folder / "plain.gguf"
+    path = folder / ("filling.gguf" if fills else "plain.gguf")
     if not path.exists():
-        write_plain(path, GGUFReader(str(tokenizer)))
+        write_plain(path, GGUFReader(str(tokenizer)), fills=fills)
     with Model.load(path) as model:
         yield model
 

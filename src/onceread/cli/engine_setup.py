@@ -1,8 +1,9 @@
-"""From `Settings` to an engine's configuration."""
+"""From `Settings` to the configurations of engines."""
 
 from __future__ import annotations
 
 from onceread.engine.config import EngineConfig
+from onceread.engine.embedding_config import EmbeddingConfig
 from onceread.server.settings import Settings
 
 
@@ -23,4 +24,16 @@ def engine_config(settings: Settings) -> EngineConfig:
         cache_ram=settings.cache_ram,
         cache_dir=None if settings.no_disk_cache else settings.cache_dir.expanduser(),
         cache_disk=settings.cache_disk,
+    )
+
+
+def embedding_config(settings: Settings) -> EmbeddingConfig:
+    return EmbeddingConfig(
+        ctx_size=settings.embedding_ctx_size,
+        pooling=settings.embedding_pooling,
+        batch_size=settings.batch_size,
+        threads=settings.threads,
+        threads_batch=settings.threads_batch,
+        flash_attn=settings.flash_attn,
+        queue_limit=settings.queue_limit,
     )

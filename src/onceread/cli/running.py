@@ -20,13 +20,14 @@ import uvicorn
 from onceread import __version__
 from onceread.cli import listen
 from onceread.cli.errors import CommandError, one_line
-from onceread.cli.model_file import check_memory, find_model, gib, short
+from onceread.cli.model_file import check_memory, existing, find_model, gib, short
 from onceread.cli.progress import Progress
 from onceread.server.settings import Settings
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from onceread.engine.embeddings import EmbeddingEngine
     from onceread.engine.engine import Engine
     from onceread.native.model import Model
 
@@ -44,6 +45,10 @@ def run_server(settings: Settings) -> int:
         signal.signal(sig, _stop_at_once)
     path = find_model(settings.model)
     check_memory(path, settings.gpu_layers)
+    embedding_path = None
+    if settings.embedding_model is not None:
+        embedding_path = existing(settings.embedding_model, "--embedding-model")
+        check_memory(embedding_path, settings.gpu_layers)
     sockets = listen.listen(settings.host, settings.port)
     url = listen.url_of(sockets)
     say(f"Onceread {__version__}")
@@ -53,7 +58,7 @@ def run_server(settings: Settings) -> int:
     except BaseException:
         listen.close(sockets)
         raise
-    life = _Life(settings, path, app, url)
+    life = _Life(settings, path, embedding_path, app, url)
     life.server.run(sockets=sockets)
     return life.end()
 
@@ -127,15 +132,23 @@ class _Server(uvicorn.Server):
 class _Life:
     """One run of the server. The main thread answers HTTP, another loads the model."""
 
-    def __init__(self, settings: Settings, path: Path, app: FastAPI, url: str) -> None:
+    def __init__(
+        self, settings: Settings, path: Path, embedding_path: Path | None, app: FastAPI, url: str
+    ) -> None:
         from onceread.server.app import app_state
 
         self._settings = settings
         self._path = path
+        # None if the model that writes is to embed, too.
+        self._embedding_path = (
+            embedding_path if embedding_path and not embedding_path.samefile(path) else None
+        )
         self._url = url
         self._state = app_state(app)
         self._model: Model | None = None
         self._engine: Engine | None = None
+        self._embedding_model: Model | None = None
+        self._embeddings: EmbeddingEngine | None = None
         self._failure: str | None = None
         self._stopping = threading.Event()
         self._closer: threading.Thread | None = None
@@ -178,27 +191,40 @@ class _Life:
             )
 
     def _bring_up(self) -> None:
-        from onceread.cli.engine_setup import engine_config
+        from onceread.cli.engine_setup import embedding_config, engine_config
+        from onceread.engine.embeddings import EmbeddingEngine
         from onceread.engine.engine import Engine
-        from onceread.native.model import Model
 
         settings = self._settings
         began = time.monotonic()
-        with Progress(f"loading {self._path.name}") as progress:
-            self._model = Model.load(
-                self._path,
-                gpu_layers=settings.gpu_layers,
-                progress=lambda share: progress.show(share) and not self._stopping.is_set(),
-            )
+        self._model = self._load_model(self._path)
+        if self._embedding_path is not None:
+            self._embedding_model = self._load_model(self._embedding_path)
         engine = Engine(self._model, engine_config(settings))
+        embeds = self._embedding_model or self._model
+        embeddings = EmbeddingEngine(
+            embeds, embedding_config(settings), engine.turns, lambda: engine.stats().running
+        )
+        if self._embedding_model is not None:
+            self._embeddings = embeddings.start()  # what is wrong with it is told now
         engine.start()
-        self._engine = engine
-        self._state.serve(engine, self._model)
+        self._engine, self._embeddings = engine, embeddings
+        self._state.serve(engine, self._model, embeddings)
         if self._stopping.is_set():
             return
         if settings.log_level != "debug":
             logging.getLogger("onceread.llama").setLevel(logging.WARNING)
         self._announce(self._model, engine, time.monotonic() - began)
+
+    def _load_model(self, path: Path) -> Model:
+        from onceread.native.model import Model
+
+        with Progress(f"loading {path.name}") as progress:
+            return Model.load(
+                path,
+                gpu_layers=self._settings.gpu_layers,
+                progress=lambda share: progress.show(share) and not self._stopping.is_set(),
+            )
 
     def _announce(self, model: Model, engine: Engine, seconds: float) -> None:
         params = engine.params
@@ -209,6 +235,10 @@ class _Life:
             f"  context   {engine.n_ctx:,} tokens for all, {engine.limit:,} for one; "
             f"{engine.config.parallel} at a time" + (", exact" if engine.config.exact else "")
         )
+        if self._embedding_model is not None and self._embeddings is not None:
+            plan = self._embeddings.plan()
+            size = f"{plan.dimensions:,} numbers, from up to {plan.limit:,} tokens"
+            say(f"  embedding {self._embedding_model.name} ({size})")
         say(f"  cache     {_cache_line(engine, self._settings.cache_dir)}")
         say(f"  threads   {params.n_threads} for decoding, {params.n_threads_batch} for prefill")
         say(f"  API       {self._url}/v1, described at {self._url}/docs")
@@ -229,8 +259,15 @@ class _Life:
         self._closer.start()
 
     def _close(self) -> None:
+        self._close_engines(self._settings.shutdown_grace)
+
+    def _close_engines(self, grace: float) -> None:
+        """Both go on meanwhile; the one that is closed second has what the first left of the time."""
+        until = time.monotonic() + grace
         if self._engine is not None:
-            self._engine.close(self._settings.shutdown_grace)
+            self._engine.close(grace)
+        if self._embeddings is not None:
+            self._embeddings.close(max(0.0, until - time.monotonic()))
 
     def end(self) -> int:
         """After HTTP has stopped: free what is held. Raises CommandError if loading failed."""
@@ -257,7 +294,7 @@ class _Life:
         self._loader.join()
         if self._closer is not None:
             self._closer.join(None if grace else 0)
-        if self._engine is not None:
-            self._engine.close(grace)
-        if self._model is not None:
-            self._model.close()
+        self._close_engines(grace)
+        for model in (self._embedding_model, self._model):
+            if model is not None:
+                model.close()

@@ -10,6 +10,7 @@ from onceread.engine.marks import Marker
 from onceread.engine.pool import SequencePool
 from onceread.engine.reply import Phase, Reply
 from onceread.engine.slicing import Pace, divide
+from onceread.engine.turns import Turns
 from onceread.native.batch import Batch
 from onceread.native.context import Context
 
@@ -28,9 +29,15 @@ class Batcher:
     """Fills the context's batch, computes it, and keeps the account of what it took. On the engine's thread."""
 
     def __init__(
-        self, context: Context, pool: SequencePool, config: EngineConfig, marker: Marker | None
+        self,
+        context: Context,
+        pool: SequencePool,
+        config: EngineConfig,
+        marker: Marker | None,
+        turns: Turns,
     ) -> None:
-        """``marker``: None if no checkpoints are to be taken."""
+        """``marker``: None if no checkpoints are to be taken. ``turns``: held while the batch is computed."""
+        self._turns = turns
         self._context = context
         self._pool = pool
         self._exact = config.exact
@@ -66,8 +73,11 @@ class Batcher:
         assert reply.sequence is not None
         start = len(reply.sequence)
         if reply.marks is None:
-            marks = self._marker.marks(reply.prompt, start, reply.known) if self._marker is not None else []
-            reply.set_marks(marks)
+            marker = self._marker
+            asked = reply.keep_at
+            reply.set_marks(
+                marker.marks(reply.prompt, start, reply.known, asked) if marker is not None else []
+            )
         while reply.marks and reply.marks[0] <= start:
             reply.marks.pop(0)  # it was loaded over it
 
@@ -96,11 +106,13 @@ class Batcher:
         padded = self._exact and self._batch.n == 1
         if padded:
             self._batch.add([entries[0].reply.prompt[0]], 0, self._context.tmp, logits_last=False)
-        started = time.perf_counter()
-        self._context.decode(self._batch)
+        with self._turns:
+            started = time.perf_counter()
+            self._context.decode(self._batch)
+            seconds = time.perf_counter() - started
         if padded:
             self._context.drop(self._context.tmp)
-        self._account(entries, time.perf_counter() - started)
+        self._account(entries, seconds)
 
     def _account(self, entries: list[Entry], seconds: float) -> None:
         ledger = self._pool.ledger

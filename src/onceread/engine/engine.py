@@ -26,6 +26,7 @@ from onceread.engine.request import Request, RequestHandle
 from onceread.engine.scheduler import Scheduler
 from onceread.engine.sequence import as_tokens
 from onceread.engine.storage import open_store
+from onceread.engine.turns import Turns
 from onceread.native import checkpoints
 from onceread.native.batch import Batch
 from onceread.native.context import Context
@@ -61,6 +62,7 @@ class Engine:
         self.params = context_params(
             model, self.config
         )  # fails here, on the caller's thread, if it can't fit
+        self.turns = Turns()  # for whoever else computes on the same cores
         self.state: EngineState = "loading"
         self.failure: str | None = None
         self.n_ctx = self.params.n_ctx
@@ -236,7 +238,7 @@ class Engine:
             self.limit = self._positions()
             sample = self._warm_up(context)
             self.store = open_store(context, self.config, sample, self._wake_up)
-            scheduler = Scheduler(context, self.config, self.limit, self.store)
+            scheduler = Scheduler(context, self.config, self.limit, self.store, self.turns)
         except BaseException as error:  # noqa: BLE001 - start() raises it on its caller's thread
             if self.store is not None:
                 self.store.close(0)

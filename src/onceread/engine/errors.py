@@ -19,6 +19,16 @@ class ContextLengthExceeded(EngineError):
         self.limit = limit
 
 
+class InputTooLong(ContextLengthExceeded):
+    """One of the inputs to be embedded is longer than the model takes."""
+
+    def __init__(self, index: int, n_input: int, limit: int) -> None:
+        super().__init__(n_input, limit)
+        self.args = (
+            f"Inputs to be embedded have at most {limit} tokens here, and the input at index {index} has {n_input}.",
+        )
+
+
 class QueueFull(EngineError):
     """More requests wait than ``--queue-limit`` allows. Try again after ``retry_after`` seconds."""
 

@@ -1,11 +1,13 @@
 """Where checkpoints are taken while a prompt is read, for memories that can be gone on from nowhere else.
 
 They are few, for each may take hundreds of megabytes: after the system prompt, where the prompt leaves what is
-known, at the last message boundaries, right before the reply, and, where much is read at once, at distances from
-its end that double.
+known, where the client asked for it, at the last message boundaries, right before the reply, and, where much is
+read at once, at distances from its end that double.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from onceread.engine.sequence import Tokens
 MOST = 8  # checkpoints of one reading
 NEAR = 8  # tokens: what lies so close behind a checkpoint needs none of its own
 _BOUNDARIES = 3  # message boundaries, the last ones
+_ASKED = 4  # that the client may ask for
 _DOUBLING = 256  # tokens before the prompt's end, the first of the distances that double
 
 
@@ -24,15 +27,16 @@ class Marker:
         """``message_ends``: tokens after which a message is over (end of turn, end of text)."""
         self._ends = np.fromiter(sorted(message_ends), dtype=np.int32)
 
-    def marks(self, prompt: Tokens, start: int, known: int = 0) -> list[int]:
+    def marks(self, prompt: Tokens, start: int, known: int = 0, keep_at: Sequence[int] = ()) -> list[int]:
         """Positions in (``start``, length of ``prompt``), ascending: a decode is to end at each.
 
         ``start``: where reading begins. ``known``: up to where others have read the same tokens; if that is
         behind ``start`` there was no checkpoint where one was wanted, and the next of these prompts will want it.
+        ``keep_at``: where the client asked for one; of more than a few the last.
         """
         before_reply = len(prompt) - 1  # the last token has to be decoded, for its logits
         boundaries = [b for b in self._boundaries(prompt) if start < b < before_reply]
-        wanted = [before_reply, known]  # the most wanted first
+        wanted = [before_reply, known, *keep_at[: -_ASKED - 1 : -1]]  # the most wanted first
         wanted += boundaries[: 1 if start == 0 else 0]
         wanted += boundaries[: -_BOUNDARIES - 1 : -1]
         distance = _DOUBLING

@@ -134,6 +134,7 @@ class Reply:
         self.begun = 0  # tokens of its prompt before the first that was sampled
         self.marks: list[int] | None = None  # where checkpoints are still to be taken; None = not yet decided
         self._wanted_marks: set[int] = set()
+        self._keeps = True  # its prompt is still the one that the client's marks are in
         self.forkable = True  # when its prompt is read, other replies of the request may branch from it
         self._sampler = sampler
         self._vocab = vocab
@@ -154,6 +155,16 @@ class Reply:
         if self.moving is not None and self.moving.next is not None:
             stop = min(stop, self.moving.next)
         return max(0, stop - len(self.sequence))
+
+    @property
+    def keep_at(self) -> list[int]:
+        """Where the client asked for checkpoints.
+
+        Its positions are those of the prompt that it sent. Where the prompt was aligned to a known path, they are
+        counted from the end: what was aligned is known, and what is read behind it is as it was sent.
+        """
+        moved = self.begun - len(self.job.request.prompt)
+        return [at + moved for at in sorted(self.job.request.keep_at)] if self._keeps else []
 
     @property
     def exact_until(self) -> int:
@@ -180,7 +191,7 @@ class Reply:
         self.job.dropped = shorter.dropped
         self.sequence = None
         self.phase = Phase.WAITING
-        self.forkable = self.leads = False
+        self.forkable = self.leads = self._keeps = False
         self.takes_moved = self.job.request.shifts
         self.marks = None
 
@@ -229,6 +240,7 @@ class Reply:
         now = time.monotonic()
         if not job.first_token:
             job.first_token = now
+            job.handle.prompt_usage = job.usage()
         job.last_token = now
         if self._vocab.is_eog(token):
             self._finish("stop")

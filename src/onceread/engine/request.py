@@ -55,6 +55,9 @@ class Request:
     # engine's thread when the reply reaches the context's limit; None where there is no such limit to move.
     shorter: Callable[[int], Shorter | None] | None = None
     explain: bool = False  # say in the DoneEvent where the prompt left the nearest known path
+    # Lengths of beginnings of the prompt that its client expects to need again: where a memory can only be gone
+    # on from checkpoints, one is taken at each. Elsewhere any length will do, and they say nothing.
+    keep_at: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,7 @@ class RequestHandle:
     def __init__(self, request: Request, notify: Callable[[], None] | None = None) -> None:
         self.request = request
         self.created = time.monotonic()
+        self.prompt_usage: Usage | None = None  # what the prompt cost: set before the first token is told of
         self._notify = notify
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._cancelled = False
@@ -211,6 +215,7 @@ class Completed:
 
     texts: list[str] = field(default_factory=list)
     reasons: list[FinishReason] = field(default_factory=list)
+    stop_strings: list[str | None] = field(default_factory=list)  # which ended each reply, if one did
     logprobs: list[list[TokenLogprob]] = field(default_factory=list)
     usage: Usage = Usage()
     explanation: Explanation | None = None
@@ -222,6 +227,7 @@ def gather(handle: RequestHandle) -> Completed:
     n = handle.request.n
     parts: list[list[str]] = [[] for _ in range(n)]
     reasons: list[FinishReason] = ["length"] * n
+    stops: list[str | None] = [None] * n
     logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
     usage = Usage()
     explanation = None
@@ -233,8 +239,9 @@ def gather(handle: RequestHandle) -> Completed:
                 logprobs[event.index].extend(event.logprobs)
             case FinishEvent():
                 reasons[event.index] = event.reason
+                stops[event.index] = event.stop_string
             case DoneEvent():
                 if event.error is not None:
                     raise event.error
                 usage, explanation, dropped = event.usage, event.explanation, event.dropped
-    return Completed(["".join(p) for p in parts], reasons, logprobs, usage, explanation, dropped)
+    return Completed(["".join(p) for p in parts], reasons, stops, logprobs, usage, explanation, dropped)

@@ -31,6 +31,7 @@ from onceread.engine.reply import Job, Phase, Reply
 from onceread.engine.sequence import Sequence
 from onceread.engine.sessions import Sessions
 from onceread.engine.totals import Totals
+from onceread.engine.turns import Turns
 from onceread.native.context import Context
 
 logger = logging.getLogger(__name__)
@@ -44,7 +45,12 @@ class Scheduler:
     """Owns the queue, the running replies and the pool."""
 
     def __init__(
-        self, context: Context, config: EngineConfig, limit: int, store: Store | None = None
+        self,
+        context: Context,
+        config: EngineConfig,
+        limit: int,
+        store: Store | None = None,
+        turns: Turns | None = None,
     ) -> None:
         vocab = context.model.vocab
         self._context = context
@@ -62,7 +68,8 @@ class Scheduler:
         if store is not None:
             self._rememberer = Rememberer(context, self.pool, store)
             self.pool.before_eviction = self._rememberer.finish
-        self._batcher = Batcher(context, self.pool, config, Marker(vocab.eog_tokens) if needs_marks else None)
+        marker = Marker(vocab.eog_tokens) if needs_marks else None
+        self._batcher = Batcher(context, self.pool, config, marker, turns or Turns())
         self.waiting: deque[Reply] = deque()
         self.active: list[Reply] = []  # reading or writing, oldest first
         self.aside: list[Reply] = []  # oldest first

@@ -51,11 +51,18 @@ class Batch:
         self.n = 0
 
     def add(
-        self, tokens: Sequence[int] | np.ndarray[Any, Any], pos: int, seq: int, *, logits_last: bool
+        self,
+        tokens: Sequence[int] | np.ndarray[Any, Any],
+        pos: int,
+        seq: int,
+        *,
+        logits_last: bool,
+        outputs: bool = False,
     ) -> int:
         """Append a run of tokens of sequence ``seq`` from position ``pos`` on.
 
-        Returns the batch index of its last token, where its logits are if ``logits_last``.
+        Returns the batch index of its last token, where its logits are if ``logits_last``. ``outputs`` asks for
+        what comes of every token, for embeddings.
         """
         n = len(tokens)
         start, end = self.n, self.n + n
@@ -63,7 +70,7 @@ class Batch:
         self._token[start:end] = tokens
         self._pos[start:end] = np.arange(pos, pos + n, dtype=np.int32)
         self._seq_id[start:end] = seq
-        self._logits[start:end] = 0
+        self._logits[start:end] = outputs
         if logits_last:
             self._logits[end - 1] = 1
         self.n = end

@@ -17,6 +17,7 @@ from onceread.native.errors import (
     CutImpossible,
     DecodeAborted,
     DecodeFailed,
+    ModelUnsupported,
     NoRoom,
     SequenceIdInvalid,
     SequenceWrong,
@@ -71,6 +72,24 @@ class ContextParams:
     swa_full: bool = False  # keep windows as long as the context? It takes memory and makes nothing possible
 
 
+def decode(context: Any, batch: Batch) -> None:
+    """llama_decode on a context's handle. Releases the GIL meanwhile.
+
+    Raises NoRoom, DecodeAborted, BatchInvalid, DecodeFailed by llama.cpp's return code.
+    """
+    rc = lib.llama_decode(context, batch.raw)
+    if rc == 0:
+        return
+    if rc == 1:
+        raise NoRoom(f"no free cells for a batch of {batch.n} tokens")
+    if rc == 2:
+        raise DecodeAborted("llama_decode was aborted")
+    reason = logs.last_error() or "no reason given"
+    if rc == -1:
+        raise BatchInvalid(f"llama_decode refused the batch: {reason}")
+    raise DecodeFailed(f"llama_decode failed with {rc}: {reason}")
+
+
 class Context:
     """A unified KV cache shared by ``n_seq_max`` sequences; the last id is reserved as scratch (``tmp``)."""
 
@@ -99,6 +118,12 @@ class Context:
             raise ContextTooLarge(
                 f"a context of {params.n_ctx} tokens could not be made ({reason}); try a smaller --ctx-size"
             )
+        self._memory: Any = lib.llama_get_memory(self._c)
+        if not self._memory:
+            self.close()
+            raise ModelUnsupported(
+                f"{model.path.name} is an embedding model and can't write text; give it by --embedding-model"
+            )
         self.model = model
         self.params = params
         self.n_ctx: int = lib.llama_n_ctx(self._c)  # rounded up by llama.cpp
@@ -106,7 +131,6 @@ class Context:
         self.n_seq_max = params.n_seq_max
         self.tmp = params.n_seq_max - 1
         self.n_vocab = model.vocab.size
-        self._memory: Any = lib.llama_get_memory(self._c)
         self.window: int = lib.llama_model_n_swa(
             model.handle
         )  # tokens of a sliding window, 0 if there is none
@@ -115,21 +139,8 @@ class Context:
     # -- decoding ----------------------------------------------------------
 
     def decode(self, batch: Batch) -> None:
-        """Compute a batch. Releases the GIL meanwhile.
-
-        Raises NoRoom, DecodeAborted, BatchInvalid, DecodeFailed by llama.cpp's return code.
-        """
-        rc = lib.llama_decode(self.handle, batch.raw)
-        if rc == 0:
-            return
-        if rc == 1:
-            raise NoRoom(f"no free cells for a batch of {batch.n} tokens")
-        if rc == 2:
-            raise DecodeAborted("llama_decode was aborted")
-        reason = logs.last_error() or "no reason given"
-        if rc == -1:
-            raise BatchInvalid(f"llama_decode refused the batch: {reason}")
-        raise DecodeFailed(f"llama_decode failed with {rc}: {reason}")
+        """Compute a batch, as :func:`decode`."""
+        decode(self.handle, batch)
 
     @property
     def handle(self) -> Any:

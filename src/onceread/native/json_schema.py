@@ -42,6 +42,10 @@ _SAYING = frozenset(
      "discriminator", "examples", "nullable", "readOnly", "title", "writeOnly"}
 )  # fmt: skip
 
+_OPEN = frozenset(
+    {"additionalProperties", "patternProperties", "unevaluatedProperties", "if", "dependentSchemas"}
+)
+
 _DAYS = (
     r"(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8])"
 )
@@ -132,6 +136,7 @@ class _Preparation:
         self._check_what_meets()
         self._mend_exclusive_bounds()
         self._check_it_ends()
+        self._close_objects()
 
     def _below(self, schema: Schema, name: str) -> Iterator[tuple[Any, str]]:
         for key in _ONE:
@@ -255,6 +260,24 @@ class _Preparation:
                 if isinstance(other, (int, float)):
                     nudged = max(nudged, other) if up > 0 else min(nudged, other)
                 schema[inclusive] = nudged
+
+    def _close_objects(self) -> None:
+        """Allow objects only the properties that they list, where the schema leaves it open.
+
+        Who lists properties wants these, and the reply's schema or the function's signature often has no others;
+        a small model, where it may, goes on to words of the schema itself. Not where several schemas apply to one
+        value: there, each would forbid what the others list.
+        """
+        if self._meets or any("oneOf" in schema for schema in self._schemas):
+            return
+        for schema in self._schemas:
+            properties, required = schema.get("properties"), schema.get("required", [])
+            if not isinstance(properties, dict) or not isinstance(required, list):
+                continue
+            least = schema.get("minProperties", 0)
+            enough = isinstance(least, (int, float)) and least <= len(properties)
+            if enough and all(name in properties for name in required) and not _OPEN & schema.keys():
+                schema["additionalProperties"] = False
 
     def _check_it_ends(self) -> None:
         """Refuse what only an endless text satisfies."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+SAMPLERS = ("penalties", "dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+"""llama.cpp's names of the samplers that a chain can have, in the order in which it has them by default."""
+
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
@@ -56,3 +59,4 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
     seed: int | None = None  # None = from the system's entropy
     constraint: Constraint | None = field(default=None, repr=False)
+    order: tuple[str, ...] = SAMPLERS  # one that is not named is off; with mirostat only the penalties count

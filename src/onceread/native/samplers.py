@@ -104,43 +104,59 @@ class Sampler:
             bias.update(dict.fromkeys(self._vocab.eog_tokens, float("-inf")))
         if bias:
             self._add(_logit_bias(self._vocab, bias))
-        if p.repeat_last_n and (p.repeat_penalty != 1.0 or p.frequency_penalty or p.presence_penalty):
-            last_n = _look_back(p.repeat_last_n, n_ctx)
-            penalties = lib.llama_sampler_init_penalties(
-                self._vocab.size, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
-            )
-            self._add(penalties, look_back=last_n)
-        if p.dry_multiplier > 0 and p.dry_penalty_last_n:
-            last_n = _look_back(p.dry_penalty_last_n, n_ctx)
-            self._add(_dry(self._vocab, p, last_n), look_back=last_n)
-        if p.temperature <= 0:
-            self._add(lib.llama_sampler_init_greedy())
-            return
         seed = self.seed & 0xFFFFFFFF
         if seed == 0xFFFFFFFF:  # llama.cpp takes this value for "choose one yourself"
             seed = 0xFFFFFFFE
-        if p.mirostat == 1:
+        plain = p.temperature > 0 and not p.mirostat  # else what is left after the penalties decides alone
+        for name in p.order:
+            if plain or name in ("penalties", "dry"):
+                self._add_named(name, p, n_ctx, seed)
+        if p.temperature <= 0:
+            self._add(lib.llama_sampler_init_greedy())
+        elif plain:
+            self._add(lib.llama_sampler_init_dist(seed))
+        else:
             self._add(lib.llama_sampler_init_temp(p.temperature))
+            size, tau, eta = self._vocab.size, p.mirostat_tau, p.mirostat_eta
             self._add(
-                lib.llama_sampler_init_mirostat(self._vocab.size, seed, p.mirostat_tau, p.mirostat_eta, 100)
+                lib.llama_sampler_init_mirostat(size, seed, tau, eta, 100)
+                if p.mirostat == 1
+                else lib.llama_sampler_init_mirostat_v2(seed, tau, eta)
             )
-            return
-        if p.mirostat == 2:
-            self._add(lib.llama_sampler_init_temp(p.temperature))
-            self._add(lib.llama_sampler_init_mirostat_v2(seed, p.mirostat_tau, p.mirostat_eta))
-            return
-        if p.top_k > 0:
-            self._add(lib.llama_sampler_init_top_k(p.top_k))
-        if p.typical_p < 1.0:
-            self._add(lib.llama_sampler_init_typical(p.typical_p, _MIN_KEEP))
-        if p.top_p < 1.0:
-            self._add(lib.llama_sampler_init_top_p(p.top_p, _MIN_KEEP))
-        if p.min_p > 0.0:
-            self._add(lib.llama_sampler_init_min_p(p.min_p, _MIN_KEEP))
-        if p.xtc_probability > 0.0:
-            self._add(lib.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, _MIN_KEEP, seed))
-        self._add(lib.llama_sampler_init_temp(p.temperature))
-        self._add(lib.llama_sampler_init_dist(seed))
+
+    def _add_named(self, name: str, p: SamplingParams, n_ctx: int, seed: int) -> None:
+        match name:
+            case "penalties":
+                if p.repeat_last_n and (p.repeat_penalty != 1.0 or p.frequency_penalty or p.presence_penalty):
+                    last_n = _look_back(p.repeat_last_n, n_ctx)
+                    penalties = lib.llama_sampler_init_penalties(
+                        self._vocab.size, last_n, p.repeat_penalty, p.frequency_penalty, p.presence_penalty
+                    )
+                    self._add(penalties, look_back=last_n)
+            case "dry":
+                if p.dry_multiplier > 0 and p.dry_penalty_last_n:
+                    last_n = _look_back(p.dry_penalty_last_n, n_ctx)
+                    self._add(_dry(self._vocab, p, last_n), look_back=last_n)
+            case "top_k":
+                if p.top_k > 0:
+                    self._add(lib.llama_sampler_init_top_k(p.top_k))
+            case "typ_p":
+                if p.typical_p < 1.0:
+                    self._add(lib.llama_sampler_init_typical(p.typical_p, _MIN_KEEP))
+            case "top_p":
+                if p.top_p < 1.0:
+                    self._add(lib.llama_sampler_init_top_p(p.top_p, _MIN_KEEP))
+            case "min_p":
+                if p.min_p > 0.0:
+                    self._add(lib.llama_sampler_init_min_p(p.min_p, _MIN_KEEP))
+            case "xtc":
+                if p.xtc_probability > 0.0:
+                    xtc = lib.llama_sampler_init_xtc(p.xtc_probability, p.xtc_threshold, _MIN_KEEP, seed)
+                    self._add(xtc)
+            case "temperature":
+                self._add(lib.llama_sampler_init_temp(p.temperature))
+            case _:
+                raise SamplerInvalid(f"there is no sampler of the name {name}")
 
     def _add(self, sampler: Any, look_back: int = 0) -> None:
         if not sampler:

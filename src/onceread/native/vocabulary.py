@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +13,17 @@ from onceread.native.errors import TokenizeFailed
 from onceread.native.library import lib
 
 _CONTROL_ATTRS = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class FillTokens:
+    """The tokens by which a model fills a gap in a text, -1 where it has none."""
+
+    prefix: int = -1
+    suffix: int = -1
+    middle: int = -1
+    repo: int = -1  # begins a repository of files
+    file: int = -1  # begins a file of it
 
 
 class Vocabulary:
@@ -91,6 +103,27 @@ class Vocabulary:
 
     def is_control(self, token: int) -> bool:
         return bool(self.control_mask[token])
+
+    @cached_property
+    def fill(self) -> FillTokens:
+        """What fills gaps."""
+        v = self._v
+        return FillTokens(
+            prefix=lib.llama_vocab_fim_pre(v),
+            suffix=lib.llama_vocab_fim_suf(v),
+            middle=lib.llama_vocab_fim_mid(v),
+            repo=lib.llama_vocab_fim_rep(v),
+            file=lib.llama_vocab_fim_sep(v),
+        )
+
+    def shown(self, tokens: list[int]) -> bytes:
+        """As :meth:`detokenize`, with control tokens as the vocabulary writes them."""
+        pieces, names = self.pieces, self._control_names
+        return b"".join([pieces[t] or names.get(t, b"") for t in tokens])
+
+    @cached_property
+    def _control_names(self) -> dict[int, bytes]:
+        return {token: name.encode() for name, token in self.control_tokens.items()}
 
     @cached_property
     def eog_tokens(self) -> frozenset[int]:

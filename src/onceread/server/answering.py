@@ -59,33 +59,30 @@ class Answering:
         self._explanations: dict[int, Explanation] = {}
         self.dropped: tuple[int, ...] = ()  # messages that had to go while the reply was written
 
-    async def start(self, prepare: Callable[[], Sequence[Request]]) -> None:
-        """Hand the requests to the engine, and wait for the first event.
+    async def start(self, prepare: Callable[[], Sequence[Request]], *, within: float | None = None) -> None:
+        """Make the requests on a thread, hand them to the engine, and wait for the first event.
 
+        Not longer than ``within`` seconds for the event, if that is given.
+
+        Rendering and tokenizing a long prompt takes long enough to make other streams stutter.
         Waiting means that what goes wrong until then is still an error of its own, not a line in
         a stream that began well. Raises ApiError, or what is a bug of ours.
         """
-        await self.submit(prepare)
-        self._ahead.extend(await self._drained())
+        await on_thread(partial(self._submit, prepare), self._prompt_param)
+        self._ahead.extend(await self._drained(within))
         for _, event in self._ahead:
             self._raise_error(event)
 
-    async def submit(self, prepare: Callable[[], Sequence[Request]]) -> None:
-        """Make the requests on a thread and hand them to the engine: the half of :meth:`start` that waits for nobody.
-
-        Rendering and tokenizing a long prompt takes long enough to make other streams stutter.
-        Raises ApiError, or what is a bug of ours.
-        """
-        await on_thread(partial(self._submit, prepare), self._prompt_param)
-
-    async def events(self) -> AsyncIterator[list[tuple[int, Event]]]:
+    async def events(self, idle: float | None = None) -> AsyncIterator[list[tuple[int, Event]]]:
         """What has happened since the last look, as (prompt, event), until all requests are done.
+
+        With ``idle`` an empty list comes whenever nothing has happened for so many seconds.
 
         Raises the error of a request that failed. What one wake-up finds comes as one list, so a slow
         reader costs less and not more.
         """
         while self._ahead or self._running:
-            batch = list(self._ahead) if self._ahead else await self._drained()
+            batch = list(self._ahead) if self._ahead else await self._drained(idle)
             self._ahead.clear()
             good: list[tuple[int, Event]] = []
             for prompt, event in batch:
@@ -105,7 +102,7 @@ class Answering:
         answers = []
         for handle in self._handles:
             n = handle.request.n
-            answers.append(Completed([""] * n, ["length"] * n, [[] for _ in range(n)]))
+            answers.append(Completed([""] * n, ["length"] * n, [None] * n, [[] for _ in range(n)]))
         parts: list[list[list[str]]] = [[[] for _ in answer.texts] for answer in answers]
         async for batch in self.events():
             for prompt, event in batch:
@@ -115,6 +112,7 @@ class Answering:
                         answers[prompt].logprobs[event.index].extend(event.logprobs)
                     case FinishEvent():
                         answers[prompt].reasons[event.index] = event.reason
+                        answers[prompt].stop_strings[event.index] = event.stop_string
                     case DoneEvent():
                         answers[prompt].usage = event.usage
                         answers[prompt].explanation = event.explanation
@@ -127,6 +125,11 @@ class Answering:
     def explanations(self) -> list[Explanation | None]:
         """For each prompt, once all are done."""
         return [self._explanations.get(prompt) for prompt in range(len(self._handles))]
+
+    @property
+    def prompt_usages(self) -> list[Usage | None]:
+        """For each prompt what it cost, None until its first token is there."""
+        return [handle.prompt_usage for handle in self._handles]
 
     def cancel(self) -> None:
         """Stop whatever still runs. Safe to call at any time, and again."""
@@ -152,10 +155,17 @@ class Answering:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 self._loop.call_soon_threadsafe(self._something.set)
 
-    async def _drained(self) -> list[tuple[int, Event]]:
+    async def _drained(self, seconds: float | None = None) -> list[tuple[int, Event]]:
+        """What there is. Waits until there is something, or for ``seconds``."""
         found: list[tuple[int, Event]] = []
         while not found and self._running:
-            await self._something.wait()
+            if seconds is None:
+                await self._something.wait()
+            else:
+                try:
+                    await asyncio.wait_for(self._something.wait(), seconds)
+                except asyncio.TimeoutError:
+                    break
             # Both before looking: an event that comes after the look must wake us again.
             self._something.clear()
             self._told = False

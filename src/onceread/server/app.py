@@ -10,14 +10,21 @@ from starlette.middleware.cors import CORSMiddleware
 
 from onceread import __version__
 from onceread.server import (
+    anthropic_messages,
     cache_overview,
     cache_pins,
     cache_upkeep,
     chat_completions,
     docs_page,
+    embeddings,
     health,
+    llama_completion,
+    llama_embedding,
+    llama_props,
+    llama_tokens,
     metrics,
     models,
+    ollama,
     responses_create,
     responses_stored,
     text_completions,
@@ -30,22 +37,28 @@ from onceread.server.settings import Settings
 from onceread.server.state import AppState
 
 if TYPE_CHECKING:
+    from onceread.engine.embeddings import EmbeddingEngine
     from onceread.engine.engine import Engine
     from onceread.native.model import Model
 
 _DESCRIPTION = "A local LLM server over llama.cpp that reads every prompt once."
 
 
-def create_app(engine: Engine | None, model: Model | None, settings: Settings) -> FastAPI:
+def create_app(
+    engine: Engine | None,
+    model: Model | None,
+    settings: Settings,
+    embedding: EmbeddingEngine | None = None,
+) -> FastAPI:
     """The application. Raises TemplateUnusable if ``settings.chat_template`` can't be used.
 
     With an engine and its model it answers at once. Without, it says that it is loading, until
-    ``app_state(app).serve(engine, model)`` or ``.fail(why)`` is called, from any thread.
-    The caller owns engine and model, and closes them.
+    ``app_state(app).serve(engine, model, embedding)`` or ``.fail(why)`` is called, from any thread.
+    The caller owns engines and models, and closes them.
     """
     state = AppState(settings)
     if engine is not None and model is not None:
-        state.serve(engine, model)
+        state.serve(engine, model, embedding)
     app = FastAPI(
         title="Onceread",
         version=__version__,
@@ -57,7 +70,10 @@ def create_app(engine: Engine | None, model: Model | None, settings: Settings) -
         middleware=_middleware(state),
     )
     app.state.onceread = state
-    apis = (chat_completions, text_completions, responses_create, responses_stored, models)
+    apis = (
+        *(chat_completions, text_completions, responses_create, responses_stored, embeddings, models),
+        *(anthropic_messages, llama_completion, llama_embedding, llama_tokens, llama_props, ollama),
+    )
     for module in (*apis, cache_overview, cache_pins, cache_upkeep, health, metrics, docs_page):
         app.include_router(module.router)
 

@@ -7,7 +7,8 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fastapi import Request
+from fastapi import Depends, Request
+from fastapi.security import HTTPBearer
 from pydantic import SecretStr
 
 from onceread.server.errors import ApiError
@@ -62,7 +63,10 @@ class Keys:
         return found
 
 
-async def authenticate(request: Request) -> Caller:
+_IN_THE_DOCUMENT = HTTPBearer(scheme_name="ApiKey", auto_error=False)
+
+
+async def authenticate(request: Request, _said: object = Depends(_IN_THE_DOCUMENT)) -> Caller:
     """The caller, as a dependency of routes. Raises a 401 where a key is needed and missing or wrong."""
     keys: Keys = request.app.state.onceread.keys
     presented = _presented(request)

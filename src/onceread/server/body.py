@@ -28,6 +28,17 @@ class RequestModel(BaseModel):
         strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True, protected_namespaces=()
     )
 
+    @property
+    def not_honoured(self) -> set[str]:
+        """The names of what was said and changes nothing, for the client to be told."""
+        return set(self.model_extra or {})
+
+
+class StreamedRequest(RequestModel):
+    """Base of bodies that can be answered as a stream."""
+
+    stream: bool | None = None
+
 
 Body = TypeVar("Body", bound=RequestModel)
 
@@ -65,7 +76,7 @@ def from_fields(model: type[Body], fields: Mapping[str, Any]) -> Body:
 
 def ignored_warning(model: RequestModel, *more: str) -> dict[str, str]:
     """A header that names the parameters that were not understood, and says what ``more`` there is; else none."""
-    names = model.model_extra or {}
+    names = model.not_honoured
     said = [*([f"ignored parameters: {listed(names)}"] if names else []), *more]
     return {WARNING_HEADER: "; ".join(said)} if said else {}
 

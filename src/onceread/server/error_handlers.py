@@ -15,12 +15,30 @@ from onceread.cache.errors import CacheError
 from onceread.chat.errors import ChatError
 from onceread.engine import errors as engine_errors
 from onceread.native.errors import SamplerInvalid, TokenizeFailed
+from onceread.server import anthropic_errors
 from onceread.server.body import describe
 from onceread.server.errors import CLIENT_CLOSED, ApiError, ClientGone, internal, known
+from onceread.server.llama_errors import llama_envelope
 
 Envelope = Callable[[ApiError], dict[str, Any]]
 
-_ENVELOPES: tuple[tuple[str, Envelope], ...] = ()
+_LLAMA = (
+    "/completion",
+    "/embedding",
+    "/infill",
+    "/embedding",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/props",
+    "/slots",
+    "/lora-adapters",
+)
+_ENVELOPES: tuple[tuple[str, Envelope], ...] = (
+    (anthropic_errors.PATH, anthropic_errors.anthropic_envelope),
+    *((path, llama_envelope) for path in _LLAMA),
+    ("/api/", lambda error: {"error": error.message}),  # Ollama's
+)
 """By what a path begins with; OpenAI's for all others."""
 
 
@@ -34,7 +52,11 @@ def envelope(error: ApiError, path: str) -> dict[str, Any]:
 
 def shaped(error: ApiError, path: str) -> JSONResponse:
     """The answer to a request for ``path``."""
-    return JSONResponse(envelope(error, path), error.status, dict(error.headers))
+    body = envelope(error, path)
+    headers = dict(error.headers)
+    if "request_id" in body:
+        headers[anthropic_errors.REQUEST_ID] = body["request_id"]
+    return JSONResponse(body, error.status, headers)
 
 
 async def on_bad_parameters(request: Request, error: RequestValidationError) -> Response:

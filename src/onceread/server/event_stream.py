@@ -51,11 +51,12 @@ class EventStream(Response):
         *,
         end: bytes = DONE,
         failed: Callable[[ApiError], bytes] = openai_error,
+        media_type: str = media_type,
     ) -> None:
         """``end`` is sent behind the last chunk; ``failed`` makes the event for an error."""
         # Proxies must neither keep nor gather it.
         own = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(headers={**own, **(headers or {})})
+        super().__init__(headers={**own, **(headers or {})}, media_type=media_type)
         del self.headers["content-length"]
         self._answering = answering
         self._chunks = chunks

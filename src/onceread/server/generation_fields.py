@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import Self
 
 from onceread.native.params import Constraint, SamplingParams
-from onceread.server.body import RequestModel
+from onceread.server.body import RequestModel, StreamedRequest
 from onceread.server.constraint_fields import ConstraintFields, no_nul
 from onceread.server.errors import invalid
 from onceread.server.session_hint import MAX_LENGTH, SAYS
@@ -64,14 +64,13 @@ class StreamOptions(RequestModel):
     include_usage: bool | None = Field(None, description="A last chunk with the whole request's usage.")
 
 
-class GenerationFields(ConstraintFields):
+class GenerationFields(ConstraintFields, StreamedRequest):
     """Sampling, limits and streaming. What is left out or null has its default."""
 
     model: str | None = Field(None, description="Any name: the server has one model and answers with it.")
     max_tokens: int | None = Field(None, ge=0, le=_MAX_INT, description="Default: up to the context's limit.")
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = Field(None, description="Replies to one prompt.")
     stop: Stop = Field(None, description="The reply ends before any of these.")
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     seed: int | None = Field(None, description="Repeats a reply, as far as rounding goes; -1 is random.")
     user: str | None = None
@@ -142,10 +141,14 @@ class GenerationFields(ConstraintFields):
             mirostat=_or(self.mirostat, _DEFAULTS.mirostat),
             mirostat_tau=_or(self.mirostat_tau, _DEFAULTS.mirostat_tau),
             mirostat_eta=_or(self.mirostat_eta, _DEFAULTS.mirostat_eta),
-            logit_bias=_biases(self.logit_bias or {}, vocab_size),
+            logit_bias=self.biases(vocab_size),
             seed=_seed(self.seed),
             constraint=self._constraint_from_there(),
         )
+
+    def biases(self, vocab_size: int) -> tuple[tuple[int, float], ...]:
+        """What to add to which token's logit. Raises ApiError for unknown tokens."""
+        return _biases(self.logit_bias or {}, vocab_size)
 
     @property
     def begun(self) -> str:

@@ -30,6 +30,7 @@ class NotHealthy(BaseModel):
     detail: str | None = None
 
 
+@router.get("/v1/health", include_in_schema=False)  # llama-server has it under both
 @router.get(
     "/health",
     summary="Can the server answer?",

@@ -16,6 +16,7 @@ from onceread.cache.contract import CacheStats
 from onceread.server.cache_metrics import CacheCollector
 
 if TYPE_CHECKING:
+    from onceread.engine.embeddings import EmbeddingEngine
     from onceread.engine.engine import Engine
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -45,6 +46,9 @@ _HELP = {
     "cells_total": "Cells of the context",
     "sequences_used": "Sequences in use",
     "sequences_total": "Sequences that the context can hold",
+    "embedding_requests_total": "Requests for embeddings that were answered",
+    "embedding_tokens_total": "Tokens of the inputs that were embedded",
+    "embedding_waiting": "Requests for embeddings in the queue",
 }
 _COUNTERS = frozenset({"requests_cancelled", "requests_failed"})  # beside all that end in _total
 _GAUGES = frozenset({"cells_total", "sequences_total"})
@@ -53,10 +57,15 @@ _GAUGES = frozenset({"cells_total", "sequences_total"})
 class Metrics:
     """All metrics of one server, in a registry of their own."""
 
-    def __init__(self, engine: Callable[[], Engine | None]) -> None:
-        """``engine`` returns the engine, or None while the model loads."""
+    def __init__(
+        self,
+        engine: Callable[[], Engine | None],
+        embeddings: Callable[[], EmbeddingEngine | None] = lambda: None,
+    ) -> None:
+        """``engine`` and ``embeddings`` return None while the model loads."""
         self.registry = CollectorRegistry()
         self.registry.register(_EngineCollector(engine))
+        self.registry.register(_EngineCollector(embeddings))
         self._requests = Counter(
             "onceread_http_requests", "HTTP requests", ["route", "method", "status"], registry=self.registry
         )
@@ -93,7 +102,7 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    def __init__(self, engine: Callable[[], Engine | None]) -> None:
+    def __init__(self, engine: Callable[[], Engine | EmbeddingEngine | None]) -> None:
         self._engine = engine
 
     def describe(self) -> list[Metric]:

@@ -39,13 +39,14 @@ _SAYS = {
     413: "The body is too large.",
     415: "The body's content type is not JSON.",
     500: "The server failed.",
+    501: "This server does not do that.",
     503: "Loading, shutting down, or too many requests wait; see `code` and `Retry-After`.",
 }
 
 
-def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Entries of a route's ``responses`` for these errors."""
-    return {status: {"model": ErrorBody, "description": _SAYS[status]} for status in statuses}
+def errors(*statuses: int, model: type[BaseModel] = ErrorBody) -> dict[int | str, dict[str, Any]]:
+    """Entries of a route's ``responses`` for these errors; ``model`` is the API's envelope."""
+    return {status: {"model": model, "description": _SAYS[status]} for status in statuses}
 
 
 def takes(model: type[BaseModel]) -> dict[str, Any]:
@@ -71,10 +72,9 @@ def document(app: FastAPI, *, needs_key: bool) -> dict[str, Any]:
     components = found.setdefault("components", {})
     components.setdefault("schemas", {}).update(bodies["$defs"])
     _drop_validation_errors(found["paths"], components["schemas"])
-    if needs_key:
-        components["securitySchemes"] = {"ApiKey": {"type": "http", "scheme": "bearer"}}
-        for path, operations in found["paths"].items():
-            if path.startswith(("/v1/", "/cache")):
-                for operation in operations.values():
-                    operation["security"] = [{"ApiKey": []}]
+    if not needs_key:  # FastAPI says so of every route that authenticates
+        components.pop("securitySchemes", None)
+        for operations in found["paths"].values():
+            for operation in operations.values():
+                operation.pop("security", None)
     return found

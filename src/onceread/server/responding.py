@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -12,45 +13,44 @@ from fastapi.responses import JSONResponse, Response
 from onceread.engine.request import Completed
 from onceread.engine.request import Request as EngineRequest
 from onceread.server.answering import Answering, until_disconnect
-from onceread.server.body import ignored_warning
+from onceread.server.body import StreamedRequest, ignored_warning
 from onceread.server.errors import ApiError
 from onceread.server.event_stream import DONE, EventStream, openai_error
-from onceread.server.generation_fields import GenerationFields
 
 
 async def respond(
     request: Request,
-    body: GenerationFields,
+    body: StreamedRequest,
     answering: Answering,
     prepare: Callable[[], Sequence[EngineRequest]],
     *,
     chunks: Callable[[], AsyncIterator[bytes]],
-    whole: Callable[[list[Completed]], dict[str, Any] | Awaitable[dict[str, Any]]],
+    whole: Callable[[list[Completed]], Any | Awaitable[Any]],
+    headers: Callable[[], Mapping[str, str]] | None = None,
+    begins_within: float | None = None,
     end: bytes = DONE,
     failed: Callable[[ApiError], bytes] = openai_error,
-    early: bool = False,
-    warnings: Sequence[str] = (),
+    media_type: str = EventStream.media_type,
 ) -> Response:
     """The answer to ``request``: ``chunks()`` as events if it asked for a stream, else ``whole(answers)``.
 
-    ``end`` and ``failed`` are how the API ends a stream. What goes wrong before the first token is raised, also
-    for streams. With ``early`` a stream begins as soon as the engine has the request, before the prompt is read,
-    and what goes wrong from then on is told in the stream. ``warnings`` go into a header with the names of the
-    parameters that were not understood; ``whole`` may still add to them. Nothing goes on running when this raises,
-    or when the client goes.
+    ``headers`` are asked for when the answer is there, and go in place of the warning of ignored parameters.
+    ``end`` and ``failed`` are how the API ends a stream, and ``media_type`` what it calls it. What goes wrong before
+    the first token is raised, also for streams; but with ``begins_within`` a stream waits only so many seconds for
+    the first token, and then begins without it. Nothing goes on running when this raises, or when the client goes.
     """
+    headers = headers or partial(ignored_warning, body)
     streams = False
     try:
-        begin = answering.submit if early and body.stream else answering.start
-        await until_disconnect(request, begin(prepare))
+        within = begins_within if body.stream else None
+        await until_disconnect(request, answering.start(prepare, within=within))
         if body.stream:
             streams = True  # from here on the response sees to the cancelling
-            headers = ignored_warning(body, *warnings)
-            return EventStream(answering, chunks(), headers, end=end, failed=failed)
+            return EventStream(answering, chunks(), headers(), end=end, failed=failed, media_type=media_type)
         answers = await until_disconnect(request, answering.gather())
         found = whole(answers)
         content = await found if inspect.isawaitable(found) else found
-        return JSONResponse(content, headers=ignored_warning(body, *warnings))
+        return JSONResponse(content, headers=dict(headers()))
     finally:
         if not streams:
             answering.cancel()

@@ -76,8 +76,8 @@ async def create_response(request: Request, caller: Caller = Depends(authenticat
             whole=lambda answers: answer.whole(answers[0]),
             end=b"",
             failed=lambda error: _encoded(answer.failed(error)),
-            early=True,
-            warnings=warnings,
+            headers=lambda: ignored_warning(body, *warnings),
+            begins_within=0,  # clients give up on a stream that has not begun
         )
     except ApiError as error:
         raise renamed(error, body) from error

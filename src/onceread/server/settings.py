@@ -102,6 +102,24 @@ class Settings(BaseSettings):
         "Model and context", "layers on the GPU, -1 = all", metavar="N", default=0, ge=-1
     )
 
+    embedding_model: Path | None = _setting(
+        "Model and context",
+        "GGUF for embeddings (default: --model)",
+        metavar="FILE",
+        hidden=True,
+        default=None,
+    )
+    embedding_pooling: Literal["mean", "cls", "last"] | None = _setting(
+        "Model and context",
+        "mean, cls, last (default: the file's, or mean)",
+        metavar="HOW",
+        hidden=True,
+        default=None,
+    )
+    embedding_ctx_size: int | None = _setting(
+        "Model and context", "tokens of one input", metavar="N", hidden=True, default=None, ge=16
+    )
+
     ctx_size: int | None = _setting(
         "Model and context", "total cells (default: by free memory)", metavar="N", default=None, ge=64
     )
@@ -319,7 +337,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
             near = difflib.get_close_matches(key.replace("-", "_"), Settings.model_fields, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise SettingsError(f"unknown key {key!r} in {path}{hint}")
-    for key in ("model", "cache_dir", "chat_template"):  # a path in the file is relative to the file
+    for key in (
+        "model",
+        "embedding_model",
+        "cache_dir",
+        "chat_template",
+    ):  # a path in the file is relative to the file
         value = values.get(key)
         if isinstance(value, str):
             beside = path.parent / Path(value).expanduser()

@@ -22,6 +22,7 @@ from onceread.server.setting_values import is_loopback
 from onceread.server.settings import Settings
 
 if TYPE_CHECKING:
+    from onceread.engine.embeddings import EmbeddingEngine
     from onceread.engine.engine import Engine
     from onceread.native.model import Model
 
@@ -38,7 +39,18 @@ class Serving:
     tokenizer: PromptTokenizer
     name: str  # what the API calls it
     since: int  # Unix time
+    embeddings: EmbeddingEngine | None = None  # over the same model, or one of its own
     issued: IssuedCalls = field(default_factory=IssuedCalls)
+
+    @property
+    def embeds_apart(self) -> bool:
+        """Is there a model of its own for embeddings?"""
+        return self.embeddings is not None and self.embeddings.model is not self.model
+
+    @property
+    def embedding_name(self) -> str:
+        """What the API calls the model that embeds."""
+        return self.embeddings.model.name if self.embeddings and self.embeds_apart else self.name
 
     @property
     def style(self) -> Style:
@@ -55,7 +67,9 @@ class AppState:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.keys = Keys(settings.api_keys, settings.admin_key, local=is_loopback(settings.host))
-        self.metrics = Metrics(lambda: self.engine)
+        self.metrics = Metrics(
+            lambda: self.engine, lambda: self._serving.embeddings if self._serving else None
+        )
         self.cache = CacheNumbers(lambda: self.engine)
         self.responses = ResponseStore(  # nothing is opened before it is used
             None if settings.no_disk_cache else settings.cache_dir,
@@ -67,7 +81,7 @@ class AppState:
         self._closing = False
         self._lock = threading.Lock()
 
-    def serve(self, engine: Engine, model: Model) -> None:
+    def serve(self, engine: Engine, model: Model, embeddings: EmbeddingEngine | None = None) -> None:
         """From now on requests are answered. Raises TemplateUnusable for a bad ``--chat-template``."""
         template = ChatTemplate.of_model(model, self.settings.chat_template)
         with self._lock:
@@ -78,6 +92,7 @@ class AppState:
                 tokenizer=PromptTokenizer(model.vocab),
                 name=self.settings.model_name or model.name,
                 since=int(time.time()),
+                embeddings=embeddings,
             )
 
     def fail(self, detail: str) -> None:

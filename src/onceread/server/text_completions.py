@@ -58,15 +58,16 @@ async def create_completion(request: Request, caller: Caller = Depends(authentic
         request,
         body,
         answering,
-        lambda: _engine_requests(body, serving, settings, namespace, session),
+        lambda: engine_requests(body, serving, settings, namespace, session),
         chunks=lambda: _chunks(body, serving, answering),
         whole=lambda answers: _completion(body, serving, answers),
     )
 
 
-def _engine_requests(
+def engine_requests(
     body: CompletionRequest, serving: Serving, settings: Settings, namespace: str, session: str | None
 ) -> list[EngineRequest]:
+    """What the engine is asked, one request for each prompt. Raises ApiError, ChatError."""
     sampling = body.sampling(serving.model.vocab.size)
     return [
         EngineRequest(
