@@ -13,8 +13,9 @@ import sqlite3
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -22,19 +23,12 @@ from urllib.parse import quote
 from onceread.cache.directory import Directory, plain
 from onceread.cache.errors import DiskUnusable
 from onceread.cache.index import Index
+from onceread.cache.sqlite import in_transaction, is_damage
 
 T = TypeVar("T")
 
 _LOG_PAGES = 256  # when the log is as long, it is moved into the database; a busy index needs no more
 _BUSY = 2.0  # seconds to wait for a transaction of another process
-_DAMAGE = (
-    "malformed",
-    "not a database",
-    "no such table",
-    "no such column",
-    "no such index",
-    "unsupported file format",
-)
 
 
 @dataclass(slots=True)
@@ -111,7 +105,7 @@ class Database:
                         raise
                     if "is full" in str(error):
                         self._reuse_log()
-                    elif _is_damage(error) or not self._is_in_place():
+                    elif is_damage(error) or not self._is_in_place():
                         self._repair(epoch)
                     else:
                         raise
@@ -134,7 +128,7 @@ class Database:
         with held.lock:
             if self._closed:
                 raise DiskUnusable(f"{self._directory.path}: the store on disk is closed")
-            return _in_transaction(held.index, begin, work)
+            return in_transaction(held.index.connection, begin, partial(work, held.index))
 
     def _held(self) -> _Held:
         if self._closed:
@@ -191,7 +185,7 @@ class Database:
             self._prepare(index, complaint)
 
         try:
-            _in_transaction(index, "BEGIN IMMEDIATE", prepare)
+            in_transaction(index.connection, "BEGIN IMMEDIATE", partial(prepare, index))
             status = self._directory.index.lstat()
         finally:
             index.connection.close()
@@ -215,7 +209,7 @@ class Database:
             finally:
                 index.connection.close()
         except sqlite3.Error as error:
-            if not _is_damage(error):
+            if not is_damage(error):
                 raise
             return f"can't be read: {error}"
 
@@ -252,21 +246,3 @@ class Database:
 
 def unusable(directory: Directory, error: OSError) -> DiskUnusable:
     return DiskUnusable(f"the cache directory {directory.path} can't be used: {plain(error)}")
-
-
-def _in_transaction(index: Index, begin: str, work: Callable[[Index], T]) -> T:
-    connection = index.connection
-    connection.execute(begin)
-    try:
-        result = work(index)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            with suppress(sqlite3.Error):  # what went wrong first is what is told
-                connection.execute("ROLLBACK")
-        raise
-    return result
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    return any(words in str(error) for words in _DAMAGE)

@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
 from onceread.cache.directory import plain, try_lock
 from onceread.cache.errors import DiskUnusable
+from onceread.cache.sqlite import in_transaction, is_damage
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +38,6 @@ _LOCK_WAIT = 5.0
 _LOCK_POLL = 0.02
 _LOG_PAGES = 256
 _BESIDE = ("", "-wal", "-shm", "-journal")
-_DAMAGE = ("malformed", "not a database", "no such table", "no such column", "unsupported file format")
 
 # `used` is in a table of its own, so that a chain can be touched without writing its texts again.
 _SCHEMA = f"""
@@ -100,9 +101,9 @@ class ResponsesDatabase:
                 for first in (True, False):
                     connection = self._open()
                     try:
-                        return _in_transaction(connection, begin, work)
+                        return in_transaction(connection, begin, partial(work, connection))
                     except sqlite3.Error as error:
-                        if not first or not _is_damage(error):
+                        if not first or not is_damage(error):
                             raise
                         self._replace(error)
                 raise AssertionError("the second time returns or raises")
@@ -153,7 +154,7 @@ class ResponsesDatabase:
                 connection.execute(f"PRAGMA journal_size_limit = {_LOG_PAGES * 4096}")
         except sqlite3.Error as error:
             connection.close()
-            if not _is_damage(error):
+            if not is_damage(error):
                 raise
             return f"can't be read: {error}"
         except BaseException:
@@ -214,23 +215,6 @@ def _complaint(connection: sqlite3.Connection) -> str | None:
         return "is not a file of this version"
     connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
     return None
-
-
-def _in_transaction(connection: sqlite3.Connection, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
-    connection.execute(begin)
-    try:
-        result = work(connection)
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            with suppress(sqlite3.Error):  # what went wrong first is what is told
-                connection.execute("ROLLBACK")
-        raise
-    return result
-
-
-def _is_damage(error: sqlite3.Error) -> bool:
-    return any(words in str(error) for words in _DAMAGE)
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
