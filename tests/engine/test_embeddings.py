@@ -213,7 +213,7 @@ class TestManyRequests:
         engine = make(plain, turns)
         engine.start()
         with turns:
-            large = engine.submit([[7] * 60] * 2000)
+            large = engine.submit([[7] * 64] * 2000)  # each fills a decode
             until_in_line(turns)
             small = engine.submit(texts(plain, 3))
         assert len(small.result(60)) == 1
