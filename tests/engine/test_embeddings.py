@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -91,6 +92,12 @@ def texts(model: Model, *lengths: int, seed: int = 1) -> list[list[int]]:
 
 def vectors(engine: EmbeddingEngine, inputs: Sequence[Sequence[int]]) -> list[Vector]:
     return [normalized(vector) for vector in engine.submit(inputs).result(60)]
+
+
+def until_in_line(turns: Turns) -> None:
+    """Come back when the engine waits for its turn: what it has begun, it has not computed."""
+    while not turns._next.locked():
+        time.sleep(0.001)
 
 
 def alike(one: Vector, other: Vector) -> float:
@@ -202,12 +209,16 @@ class TestManyRequests:
             assert min(pool.map(ask, range(8))) > SAME
 
     def test_a_small_request_does_not_wait_for_a_thousand_texts(self, plain: Model, make: Make) -> None:
-        engine = make(plain)
-        large = engine.submit(texts(plain, *[30] * 1000))
-        small = engine.submit(texts(plain, 3))
+        turns = Turns()
+        engine = make(plain, turns)
+        engine.start()
+        with turns:
+            large = engine.submit([[7] * 64] * 2000)  # each fills a decode
+            until_in_line(turns)
+            small = engine.submit(texts(plain, 3))
         assert len(small.result(60)) == 1
         assert not large.done()
-        assert len(large.result(60)) == 1000
+        assert large.cancel()
 
     def test_more_than_the_queue_holds(self, plain: Model, make: Make) -> None:
         turns = Turns()
@@ -228,6 +239,7 @@ class TestWhoeverGoes:
         engine.start()
         with turns:
             gone = engine.submit(texts(plain, *[400] * 200))
+            until_in_line(turns)
             stays = engine.submit([[7, 8, 9]])
             assert gone.cancel()
         assert len(stays.result(60)) == 1
@@ -246,6 +258,21 @@ class TestWhoeverGoes:
         with pytest.raises(ShuttingDown):
             engine.submit([[7]])
 
+    def test_closing_does_not_wait_for_the_end_of_a_long_text(self, plain: Model, make: Make) -> None:
+        turns = Turns()
+        engine = make(plain, turns)
+        engine.start()
+        with turns:
+            begun = engine.submit(texts(plain, 500))
+            until_in_line(turns)
+            closer = threading.Thread(target=engine.close, args=(0,))
+            closer.start()
+            while not engine._closing:
+                time.sleep(0.001)
+        closer.join(60)
+        with pytest.raises(ShuttingDown):
+            begun.result(0)
+
     def test_closing_gives_time_to_finish(self, plain: Model, make: Make) -> None:
         engine = make(plain)
         one = engine.submit(texts(plain, *[20] * 30))
@@ -262,11 +289,12 @@ class TestFailures:
     ) -> None:
         engine = make(plain)
         (good,) = vectors(engine, [[7, 8, 9]])
-        decode, broken = EmbeddingContext.decode, threading.Event()
+        decode = EmbeddingContext.decode
+        contexts: list[EmbeddingContext] = []
 
         def fail_once(context: EmbeddingContext, batch: Batch) -> Vectors:
-            if not broken.is_set():
-                broken.set()
+            contexts.append(context)
+            if len(contexts) == 1:
                 raise NoRoom("no free cells, says the test")
             return decode(context, batch)
 
@@ -276,6 +304,7 @@ class TestFailures:
         with pytest.raises(EngineFailed, match="no free cells, says the test"):
             hit.result(60)
         assert alike(normalized(other.result(60)[0]), good) > SAME
+        assert contexts[1] is not contexts[0]
 
     def test_numbers_that_are_none(self, plain: Model, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         nothing = np.full((1, 64), np.nan, np.float32)
@@ -330,8 +359,7 @@ class TestBesideChats:
         thread = threading.Thread(target=wait)
         with turns:
             thread.start()
-            while not turns._next.locked():  # it is in line
-                pass
+            until_in_line(turns)
             order.append("first")
         with turns:
             order.append("again")

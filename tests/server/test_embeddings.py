@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import threading
 import time
@@ -22,6 +23,7 @@ from onceread.engine.embeddings import EmbeddingConfig, EmbeddingEngine
 from onceread.engine.turns import Turns
 from onceread.native.model import Model
 from onceread.server.app import app_state, create_app
+from onceread.server.embeddings import embed
 from onceread.server.llama_embedding import scaled
 from onceread.server.settings import Settings
 
@@ -187,6 +189,40 @@ def test_a_client_that_goes_stops_costing(embeddings: EmbeddingEngine, turns: Tu
         assert vectors(httpx.post(url + PATH, json={"input": [5, 6]}))
     assert embeddings.stats().embedding_requests_total == 1
     assert embeddings.stats().embedding_tokens_total <= 102
+
+
+def test_a_client_that_goes_while_its_text_is_tokenized(
+    embeddings: EmbeddingEngine, turns: Turns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    submit, futures = embeddings.submit, []
+
+    def prepare() -> list[Any]:
+        began.set()
+        assert go_on.wait(10)
+        return [[5, 6]]
+
+    def submit_seen(inputs: Any) -> Any:
+        futures.append(submit(inputs))
+        return futures[0]
+
+    async def go() -> None:
+        task = asyncio.create_task(embed(embeddings, prepare, "input"))
+        await asyncio.to_thread(began.wait, 10)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+
+    embeddings.start()
+    monkeypatch.setattr(embeddings, "submit", submit_seen)
+    with turns:  # nothing is computed
+        asyncio.run(go())
+        go_on.set()
+        deadline = time.monotonic() + 10
+        while not (futures and futures[0].cancelled()):
+            assert time.monotonic() < deadline, "it is still wanted"
+            time.sleep(0.01)
+    assert submit([[5]]).result(30)
 
 
 def test_many_clients_at_once(model: Model) -> None:

@@ -69,10 +69,13 @@ async def embed(
     """
     inputs: list[Tokens] = []
     futures: list[Future[Embedded]] = []
+    over = False
 
     def submit() -> None:
         inputs.extend(prepare())
         futures.append(engine.submit(inputs))
+        if over:  # the client went while this thread was busy
+            futures[0].cancel()
 
     try:
         await to_thread.run_sync(submit)
@@ -80,6 +83,7 @@ async def embed(
     except Exception as error:
         raise known(error, param) or error from error
     finally:
+        over = True
         for future in futures:
             future.cancel()  # does nothing once it is done
 
