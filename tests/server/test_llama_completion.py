@@ -15,6 +15,7 @@ from onceread.engine.errors import Cancelled, ContextLengthExceeded, EngineFaile
 from onceread.engine.request import (
     CachedBySource,
     DoneEvent,
+    Explanation,
     FinishEvent,
     RequestHandle,
     TextEvent,
@@ -130,6 +131,17 @@ class TestAnswers:
             "content": "", "timings/prompt_n": 1, "generation_settings/n_ctx": 100,
         }  # fmt: skip
         assert ask(client, response_fields=[]) == {}
+
+    def test_explanations_on_request(self, client: TestClient, engine: FakeEngine) -> None:
+        def script(_: FakeEngine, handle: RequestHandle) -> None:
+            handle.push(FinishEvent(0, "stop"))
+            known = Explanation(3, "abc", "d", "e") if handle.request.explain else None
+            handle.push(DoneEvent(Usage(1, 1), None, known))
+
+        engine.script = script
+        assert "explain" not in ask(client)
+        assert ask(client, explain=True)["explain"]["position"] == 3
+        assert chunks(client, explain=True)[-1]["explain"]["position"] == 3
 
     def test_probabilities(self, client: TestClient, engine: FakeEngine) -> None:
         piece = "é".encode()

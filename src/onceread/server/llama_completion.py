@@ -163,6 +163,7 @@ def _engine_requests(
             ignore_eos=bool(body.ignore_eos),
             reuse_moved=moved_reuse(body.reuse_moved, settings),
             least_moved=settings.reuse_moved_min,
+            explain=bool(body.explain),
         )
         for tokens, from_text in prompts
     ]
@@ -191,7 +192,7 @@ def _whole(
             asked[prompt],
             answer.reasons[index],
             answering.told[prompt, index],
-            answer.usage,
+            DoneEvent(answer.usage, explanation=answer.explanation),
             content=text,
             logprobs=answer.logprobs[index],
         )
@@ -218,7 +219,7 @@ async def _chunks(
                 case DoneEvent():
                     for end in finished.pop(prompt):
                         told = answering.told[prompt, end.index]
-                        final = replies.final(prompt, end.index, asked[prompt], end.reason, told, event.usage)
+                        final = replies.final(prompt, end.index, asked[prompt], end.reason, told, event)
                         out.append(sse(final))
         if out:
             yield b"".join(out)

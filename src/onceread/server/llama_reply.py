@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from onceread.engine.request import FinishReason, TextEvent, TokenLogprob, Usage
+from onceread.engine.request import DoneEvent, FinishReason, TextEvent, TokenLogprob
 from onceread.engine.request import Request as EngineRequest
 from onceread.native.params import SamplingParams
+from onceread.server.explain import explain_field
 from onceread.server.llama_limits import Told
 from onceread.server.llama_samplers import shown_biases
 from onceread.server.llama_schemas import LlamaFields
@@ -46,12 +47,13 @@ class LlamaReplies:
         request: EngineRequest,
         reason: FinishReason,
         told: Told,
-        usage: Usage,
+        done: DoneEvent,
         *,
         content: str = "",
         logprobs: Sequence[TokenLogprob] = (),
     ) -> dict[str, Any]:
         """The end of a reply, and all of it where it was not streamed."""
+        usage = done.usage
         predicted = usage.completion_tokens if request.n == 1 else told.tokens
         full = usage.prompt_tokens + predicted >= self._serving.engine.limit
         stop_type = "word" if told.stop_string is not None else "eos" if reason == "stop" else "limit"
@@ -73,6 +75,7 @@ class LlamaReplies:
             "stopping_word": told.stop_string or "",
             "timings": timings([usage]).model_dump(),
             **approximate_field([usage]),
+            **explain_field(self._body.explain, [done.explanation]),
             **self._probabilities(logprobs),
         }
         return said if self._body.response_fields is None else picked(said, self._body.response_fields)
