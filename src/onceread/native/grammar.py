@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import warnings
 from functools import lru_cache
 from typing import Any
@@ -49,6 +50,8 @@ _COMPACT: Any = {
     "item_separator": ", ",
     "key_separator": ": ",
 }
+
+_making = threading.Lock()
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -186,15 +189,16 @@ def _to_lark(gbnf: str) -> str:
 
 def _tokenizer(vocab: Vocabulary) -> LLTokenizer:
     # Made once for a vocabulary: it takes a quarter of a second.
-    made = vocab.__dict__.get("_llguidance")
-    if made is None:
-        ends = sorted(vocab.eog_tokens, key=lambda token: (token != vocab.eos, token))
-        if not ends:
-            raise GrammarInvalid("this model has no token that ends a reply, which a grammar needs")
-        with warnings.catch_warnings():  # it asks the binding in a way of old, once for each token
-            warnings.simplefilter("ignore", DeprecationWarning)
-            made = lltokenizer_from_vocab(vocab.handle, eos_token=ends)
-        vocab.__dict__["_llguidance"] = made
+    with _making:
+        made = vocab.__dict__.get("_llguidance")
+        if made is None:
+            ends = sorted(vocab.eog_tokens, key=lambda token: (token != vocab.eos, token))
+            if not ends:
+                raise GrammarInvalid("this model has no token that ends a reply, which a grammar needs")
+            with warnings.catch_warnings():  # it asks the binding in a way of old, once for each token
+                warnings.simplefilter("ignore", DeprecationWarning)
+                made = lltokenizer_from_vocab(vocab.handle, eos_token=ends)
+            vocab.__dict__["_llguidance"] = made
     return made
 
 
