@@ -11,9 +11,10 @@ class ContextLengthExceeded(EngineError):
     """The prompt leaves no room for a single token of reply."""
 
     def __init__(self, n_prompt: int, limit: int) -> None:
+        # Not every client looks at the code: LangChain knows it by "prompt is too long", LiteLLM by the beginning.
         super().__init__(
-            f"This model's maximum context length is {limit} tokens, and the prompt has {n_prompt}; "
-            f"it must leave room for at least one token of reply."
+            f"This model's maximum context length is {limit} tokens, and the prompt is too long: "
+            f"it has {n_prompt}, and must leave room for at least one token of reply."
         )
         self.n_prompt = n_prompt
         self.limit = limit
