@@ -13,6 +13,7 @@ from tests.server.fakes import FakeEngine, FakeModel
 from tests.server.test_tools import Vocab
 
 from onceread.engine.request import CachedBySource, DoneEvent, FinishEvent, RequestHandle, TextEvent, Usage
+from onceread.native.model import MemoryKind
 from onceread.server.app import create_app
 from onceread.server.settings import Settings
 
@@ -50,10 +51,11 @@ class App:
 
     template: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    memory_kind: MemoryKind = MemoryKind.WINDOWED  # breakpoints matter there
 
     def __post_init__(self) -> None:
         self.engine = FakeEngine(self._script)
-        model: Any = FakeModel(Vocab(), self.template)
+        model: Any = FakeModel(Vocab(), self.template, memory_kind=self.memory_kind)
         self.app = create_app(self.engine, model, Settings(**self.settings))  # type: ignore[arg-type]
         self.client = TestClient(self.app, raise_server_exceptions=False)
         self.says = Says()

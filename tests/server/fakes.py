@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from onceread.engine.config import EngineStats
+from onceread.engine.config import EngineConfig, EngineStats
 from onceread.engine.request import (
     CachedBySource,
     DoneEvent,
@@ -19,6 +19,7 @@ from onceread.engine.request import (
     TokenLogprob,
     Usage,
 )
+from onceread.native.model import MemoryKind
 from onceread.native.vocabulary import FillTokens
 from onceread.server.app import create_app
 from onceread.server.settings import Settings
@@ -72,6 +73,7 @@ class FakeModel:
     n_params: int = 0
     n_ctx_train: int = 100
     size_bytes: int = 0
+    memory_kind: MemoryKind = MemoryKind.PLAIN
 
     def __post_init__(self) -> None:
         self.vocab = self.vocab or FakeVocab()
@@ -104,6 +106,7 @@ class FakeEngine:
     state = "ok"
     failure: str | None = None
     limit = n_ctx = 100
+    config = EngineConfig()
     store: Any = None
 
     def __init__(self, script: Script = echo) -> None:

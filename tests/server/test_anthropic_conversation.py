@@ -11,6 +11,7 @@ from tests.server.test_tools import ODD, ODD_NAMES
 from tests.server.tool_templates import CONTROL, QWEN
 
 from onceread.chat.builtin import CHATML
+from onceread.native.model import MemoryKind
 from onceread.native.params import Constraint
 
 KEEP = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
@@ -333,6 +334,10 @@ class TestBreakpoints:
             "<|im_start|>system\nBe brief.",
             "<|im_start|>system\nBe brief.\nBe kind.<|im_end|>\n<|im_start|>user\n",
         ]
+
+    def test_where_any_prefix_is_kept_only_the_last_is_looked_for(self) -> None:
+        app = App(memory_kind=MemoryKind.PLAIN)
+        assert len(self.kept(app, system=[text("Be brief.", **KEEP), text("Be kind.", **KEEP)])) == 1
 
     def test_behind_the_tools(self, app: App) -> None:
         (kept,) = self.kept(app, tools=[F, {**G, **KEEP}])

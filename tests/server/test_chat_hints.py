@@ -65,3 +65,10 @@ def test_counting_reads_nothing_and_is_what_it_would_cost(client: TestClient, en
     assert client.post(COUNT, json=long).json()["input_tokens"] == 5002
     bad = client.post(COUNT, json={"messages": []})
     assert (bad.status_code, bad.json()["error"]["param"]) == (400, "messages")
+
+
+def test_counting_tells_of_what_it_did_not_understand(client: TestClient) -> None:
+    assert (
+        client.post(COUNT, json={**ASKED, "zzz": 1}).headers["x-onceread-warning"]
+        == "ignored parameters: zzz"
+    )

@@ -10,10 +10,17 @@ from tests.server.fakes import FakeEngine, fake_app
 from tests.server.test_tools import Serving
 from tests.server.tool_templates import QWEN
 
-from onceread.engine.config import EngineStats
+from onceread.engine.config import EngineConfig, EngineStats
 
 END = "<|im_end|>"
 MESSAGES: Any = [{"role": "user", "content": f"Hi{END}"}]
+
+
+def at_a_time(n: int, engine: FakeEngine | None = None) -> FakeEngine:
+    """An engine that runs so many requests at a time."""
+    engine = engine or FakeEngine()
+    engine.config = EngineConfig(parallel=n)
+    return engine
 
 
 def post(client: TestClient, path: str, **body: Any) -> Any:
@@ -94,6 +101,21 @@ class TestTemplate:
         assert post(serving.client, "/v1/chat/completions", **body)
         assert serving.prompt == said
 
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"messages": [*MESSAGES, {"role": "assistant", "content": "Well"}]},
+            {"messages": MESSAGES, "reasoning_effort": "low"},
+            {"messages": MESSAGES, "reasoning_effort": "none"},
+        ],
+        ids=["a final message of the assistant", "effort", "no effort"],
+    )
+    def test_it_is_the_prompt_of_a_chat(self, more: dict[str, Any]) -> None:
+        serving = Serving(QWEN)
+        said = post(serving.client, "/apply-template", **more)["prompt"]
+        post(serving.client, "/v1/chat/completions", **more)
+        assert serving.prompt == said
+
     def test_a_wrong_conversation(self, client: TestClient) -> None:
         response = client.post("/apply-template", json={"messages": []})
         assert response.json()["error"]["type"] == "invalid_request_error"
@@ -101,7 +123,7 @@ class TestTemplate:
 
 class TestProps:
     def test_what_clients_ask_for(self) -> None:
-        app = fake_app(model_name="mine", parallel=3)
+        app = fake_app(at_a_time(3), model_name="mine")
         props = TestClient(app).get("/props").json()
         settings = props["default_generation_settings"]
         assert (settings["n_ctx"], props["total_slots"]) == (100, 3)
@@ -123,14 +145,19 @@ class TestSlots:
             def stats(self) -> EngineStats:
                 return EngineStats(running=2)
 
-        client = TestClient(fake_app(Busy(), parallel=3))
+        client = TestClient(fake_app(at_a_time(3, Busy())))
         slots = client.get("/slots").json()
         assert [slot["is_processing"] for slot in slots] == [True, True, False]
         assert [(slot["id"], slot["n_ctx"]) for slot in slots] == [(0, 100), (1, 100), (2, 100)]
         assert set(slots[0]) == {"id", "id_task", "n_ctx", "speculative", "is_processing"}
         assert client.get("/slots?fail_on_no_slot=1").status_code == 200
-        full = TestClient(fake_app(Busy(), parallel=2)).get("/slots?fail_on_no_slot=1")
+        full = TestClient(fake_app(at_a_time(2, Busy()))).get("/slots?fail_on_no_slot=1")
         assert (full.status_code, full.json()["error"]["type"]) == (503, "unavailable_error")
+
+    def test_where_replies_run_one_by_one_there_is_one(self) -> None:
+        """Exact mode allows no more, whatever --parallel says."""
+        app = fake_app(at_a_time(1), parallel=4)
+        assert len(TestClient(app).get("/slots").json()) == 1
 
     @pytest.mark.parametrize("action", ["save", "restore", "erase"])
     def test_they_can_not_be_told_anything(self, client: TestClient, action: str) -> None:

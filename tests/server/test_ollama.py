@@ -124,7 +124,13 @@ class TestParameters:
 
     @pytest.mark.parametrize(
         ("format_", "schema"),
-        [("json", {"type": "object"}), ({"type": "string"}, {"type": "string"}), ("", None), (None, None)],
+        [
+            ("json", {"type": "object"}),
+            ({"type": "string"}, {"type": "string"}),
+            ({}, {}),
+            ("", None),
+            (None, None),
+        ],
         ids=str,
     )
     def test_formats(self, client: TestClient, engine: FakeEngine, format_: Any, schema: Any) -> None:

@@ -163,6 +163,15 @@ def test_what_turns_out_to_be_no_call_is_text(qwen: Serving) -> None:
     assert ("".join(delta.get("content", "") for delta in deltas), reason) == (BROKEN, "stop")
 
 
+def test_what_is_cut_behind_a_whole_call_does_not_undo_it(qwen: Serving) -> None:
+    call = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
+    qwen.says(call + " And then I", reason="length")
+    choice = qwen.ask()
+    assert (called(choice["message"]), choice["finish_reason"]) == ([("f", '{"x": 1}')], "tool_calls")
+    qwen.says(call + '<tool_call>{"name": "f", "arguments": {"x": 2', reason="length")
+    assert qwen.ask()["finish_reason"] == "length"
+
+
 def test_a_call_cut_by_the_limit(qwen: Serving) -> None:
     qwen.says('<tool_call>{"name": "f", "arguments": {"x": "ab', reason="length")
     choice = qwen.ask()

@@ -54,7 +54,8 @@ class PromptTokenizer:
         vocab = self._vocab
         tokens = self.written(text)
         around = vocab.tokenize("", add_special=True, parse_special=False)
-        begin, end = (around[:1], around[1:]) if vocab.add_bos else ([], around)
+        begins = vocab.add_bos or len(around) > 1  # BERT's have both, and no BOS by that name
+        begin, end = (around[:1], around[1:]) if begins else ([], around)
         if tokens[:1] != begin:
             tokens = begin + tokens
         if not tokens:

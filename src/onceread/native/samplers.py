@@ -82,16 +82,19 @@ class Sampler:
             allowed[self._ends] = False
             if not allowed.any():  # it goes on for as long as the grammar lets it
                 return self._end
-        candidates = self._candidates
-        candidates["id"] = np.arange(len(logits), dtype=np.int32)
-        candidates["logit"] = np.where(allowed, logits, -np.inf)
+        ids = np.flatnonzero(allowed)  # often a handful of a vocabulary of 150,000
+        candidates = self._candidates[: len(ids)]
+        candidates["id"] = ids
+        candidates["logit"] = logits[ids]
         candidates["p"] = 0
         array = _candidate_array(candidates)
         lib.llama_sampler_apply(self._chain, ctypes.byref(array))
         if not 0 <= array.selected < array.size:
             raise GrammarDeadEnd("the samplers left no token to choose")
         token = int(array.data[array.selected].id)
-        if not allowed[token]:  # a bias of minus infinity on all that the grammar allows
+        if (
+            array.data[array.selected].logit == -np.inf
+        ):  # a bias of minus infinity on all that the grammar allows
             raise GrammarDeadEnd("the samplers left no token that the grammar allows")
         lib.llama_sampler_accept(self._chain, token)
         if not self._vocab.is_eog(token):

@@ -37,6 +37,8 @@ class Conversation:
     messages: list[dict[str, Any]] = field(default_factory=list)
     origins: list[int | None] = field(default_factory=list)  # of each: its index in the client's list
     cuts: list[Cut] = field(default_factory=list)  # where cache breakpoints are, ascending
+    _said: list[str] = field(default_factory=list)  # of the last message's content, while it is made
+    _length: int = 0  # in characters
 
     @classmethod
     def of(cls, body: CountTokensRequest) -> Conversation:
@@ -48,6 +50,7 @@ class Conversation:
             made._add(index, message)
         if body.cache_control is not None:
             made._cut()
+        made._close()
         made.cuts = sorted(set(made.cuts))[-MOST_CUTS:]
         return made
 
@@ -70,7 +73,8 @@ class Conversation:
         for block in results:
             said = SEPARATOR.join([part.text for part in _parts(block)])
             self._open("tool", index, tool_call_id=block.tool_use_id)
-            self.messages[-1]["content"] = f"Error: {said}" if block.is_error else said
+            self._said = [f"Error: {said}" if block.is_error else said]
+            self._length = len(self._said[0])
             if block.cache_control is not None or any(part.cache_control for part in _parts(block)):
                 self._cut()
         if texts or not results:
@@ -103,23 +107,34 @@ class Conversation:
                     pass
 
     def _open(self, role: str, index: int | None, **more: Any) -> None:
+        self._close()
         self.messages.append({"role": role, "content": "", **more})
         self.origins.append(index)
 
     def _say(self, blocks: list[TextBlock], separator: str) -> None:
-        last = self.messages[-1]
+        # Joined once: a body can have a hundred thousand blocks, and messages that are one.
         for block in blocks:
-            last["content"] += (separator if last["content"] else "") + block.text
+            if self._length:
+                self._said.append(separator)
+                self._length += len(separator)
+            self._said.append(block.text)
+            self._length += len(block.text)
             if block.cache_control is not None:
                 self._cut()
+
+    def _close(self) -> None:
+        """The last message has all of its content."""
+        if self.messages and self._said:
+            self.messages[-1]["content"] = "".join(self._said)
+        self._said, self._length = [], 0
 
     def _cut(self) -> None:
         """There is a breakpoint behind what was added so far."""
         if not self.messages:
             self.cuts.append(Cut(0))
             return
-        last = self.messages[-1]
-        self.cuts.append(Cut(len(self.messages), len(last["content"]), len(last.get("tool_calls", ()))))
+        calls = self.messages[-1].get("tool_calls", ())
+        self.cuts.append(Cut(len(self.messages), self._length, len(calls)))
 
 
 def chat_request(body: CountTokensRequest, conversation: Conversation) -> ChatCompletionRequest:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
 from onceread.engine.request import Completed, DoneEvent, FinishEvent, TextEvent, Usage
 from onceread.engine.request import Request as EngineRequest
+from onceread.native.model import MemoryKind
 from onceread.server.answering import Answering, on_thread
 from onceread.server.anthropic_breakpoints import token_counts, usage_body
-from onceread.server.anthropic_conversation import Conversation, chat_request
+from onceread.server.anthropic_conversation import Conversation, Cut, chat_request
 from onceread.server.anthropic_errors import REQUEST_ID, anthropic_error, request_id
 from onceread.server.anthropic_reply import BlockWriter
 from onceread.server.anthropic_schemas import (
@@ -28,7 +28,7 @@ from onceread.server.anthropic_schemas import (
     TokenCount,
 )
 from onceread.server.auth import Caller, authenticate
-from onceread.server.body import WARNING_HEADER, ignored_warning, read_body
+from onceread.server.body import ignored_warning, listed, read_body, translated
 from onceread.server.chat_prompt import dropped_field
 from onceread.server.chat_turn import ChatTurn
 from onceread.server.errors import ApiError
@@ -39,6 +39,8 @@ from onceread.server.session_hint import session_of
 from onceread.server.settings import Settings
 from onceread.server.state import Serving, state_of
 from onceread.server.usage import approximate_field
+
+T = TypeVar("T")
 
 router = APIRouter(prefix="/v1", tags=["Anthropic"])
 
@@ -72,7 +74,8 @@ async def create_message(request: Request, caller: Caller = Depends(authenticate
     body = await read_body(request, MessagesRequest)
     answering = Answering(serving.engine, state.metrics, _PROMPT)
     session = session_of(request, body.session)
-    turn = MessageTurn(body, serving, caller.namespace(body.cache_salt), state.settings, session)
+    made = partial(MessageTurn, body, serving, caller.namespace(body.cache_salt), state.settings, session)
+    turn = await translated(request, made)
     headers = _headers(body)
     return await respond(
         request,
@@ -103,10 +106,21 @@ async def count_tokens(request: Request, caller: Caller = Depends(authenticate))
     state = state_of(request)
     serving = state.serving()
     body = await read_body(request, CountTokensRequest)
-    chat = chat_request(body, Conversation.of(body))
+    chat = await translated(request, lambda: chat_request(body, Conversation.of(body)))
     turn = ChatTurn(chat, serving, caller.namespace(body.cache_salt), state.settings)
-    count = await on_thread(turn.count, _PROMPT)
+    count = await on_thread(partial(_named, turn.count), _PROMPT)
     return JSONResponse(TokenCount(input_tokens=count).model_dump(), headers=_headers(body))
+
+
+def _named(work: Callable[[], T]) -> T:
+    """The result of ``work``; what is wrong with the output's format is told under the name that it has here."""
+    try:
+        return work()
+    except ApiError as error:
+        if error.param != _THEIR_FORMAT:
+            raise
+        message = error.message.replace(_THEIR_FORMAT, _FORMAT)
+        raise replace(error, message=message, param=_FORMAT) from None
 
 
 class MessageTurn:
@@ -132,21 +146,19 @@ class MessageTurn:
 
     def requests(self) -> Sequence[EngineRequest]:
         """What the engine is asked. Raises ApiError, ChatError."""
-        try:
-            asked = self._turn.request()
-        except ApiError as error:
-            if error.param != _THEIR_FORMAT:
-                raise
-            message = error.message.replace(_THEIR_FORMAT, _FORMAT)
-            raise replace(error, message=message, param=_FORMAT) from None
+        asked = _named(self._turn.request)
         self._sent = len(asked.prompt)
-        self._breakpoints = token_counts(
-            self._conversation.cuts, asked.prompt, self.chat, self._serving, self._namespace
-        )
+        self._breakpoints = token_counts(self._cuts, asked.prompt, self.chat, self._serving, self._namespace)
         if (constraint := asked.sampling.constraint) is not None and self.chat.response_format is not None:
             named = replace(constraint, param=_FORMAT)
             asked = replace(asked, sampling=replace(asked.sampling, constraint=named))
         return [replace(asked, keep_at=self._breakpoints)]
+
+    @property
+    def _cuts(self) -> list[Cut]:
+        """The breakpoints that matter: the last for what is told of the costs, the others only for checkpoints."""
+        cuts = self._conversation.cuts
+        return cuts[-1:] if self._serving.model.memory_kind is MemoryKind.PLAIN else cuts
 
     def writer(self) -> BlockWriter:
         """For the reply, once the request is made."""
@@ -221,11 +233,5 @@ async def _chunks(answering: Answering, turn: MessageTurn) -> AsyncIterator[byte
 
 
 def _headers(body: CountTokensRequest) -> dict[str, str]:
-    headers = ignored_warning(body)
-    if body.skipped_tools:
-        shown = ", ".join(
-            [re.sub(r"[^\w.-]", "?", kind[:64], flags=re.ASCII) for kind in body.skipped_tools[:20]]
-        )
-        before = f"{headers[WARNING_HEADER]}; " if headers else ""
-        headers[WARNING_HEADER] = f"{before}skipped tools: {shown}"
-    return {**headers, REQUEST_ID: request_id()}
+    skipped = [f"skipped tools: {listed(body.skipped_tools)}"] if body.skipped_tools else []
+    return {**ignored_warning(body, *skipped), REQUEST_ID: request_id()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -41,6 +41,7 @@ class StreamedRequest(RequestModel):
 
 
 Body = TypeVar("Body", bound=RequestModel)
+T = TypeVar("T")
 
 
 async def read_body(request: Request, model: type[Body]) -> Body:
@@ -53,6 +54,11 @@ async def read_body(request: Request, model: type[Body]) -> Body:
     raw = await request.body()
     parse = partial(parse_body, model, raw)
     return await to_thread.run_sync(parse) if len(raw) > _IN_THREAD else parse()
+
+
+async def translated(request: Request, work: Callable[[], T]) -> T:
+    """The result of ``work`` on a body that was read: on a thread if that is large, like the reading itself."""
+    return await to_thread.run_sync(work) if len(await request.body()) > _IN_THREAD else work()
 
 
 def parse_body(model: type[Body], raw: bytes) -> Body:

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any, Literal
 
 from fastapi import APIRouter, Depends, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 
 from onceread.engine.request import Completed, DoneEvent, FinishEvent, TextEvent
 from onceread.server.answering import Answering, on_thread
 from onceread.server.auth import Caller, authenticate
-from onceread.server.body import read_body
+from onceread.server.body import ignored_warning, read_body
 from onceread.server.chat_prompt import dropped_field
 from onceread.server.chat_reply import ChoiceWriter
 from onceread.server.chat_schemas import ChatCompletion, ChatCompletionRequest
@@ -70,16 +70,18 @@ class InputTokens(BaseModel):
 @router.post(
     "/chat/completions/input_tokens",
     summary="Count a conversation's tokens",
+    response_model=InputTokens,
     responses=errors(400, 401, 413, 415, 500, 503),
     openapi_extra=takes(ChatCompletionRequest),
 )
-async def count_input_tokens(request: Request, caller: Caller = Depends(authenticate)) -> InputTokens:  # noqa: B008
+async def count_input_tokens(request: Request, caller: Caller = Depends(authenticate)) -> Response:  # noqa: B008
     """The tokens of the prompt that this body would make. Nothing is read."""
     state = state_of(request)
     serving = state.serving()
     body = await read_body(request, ChatCompletionRequest)
     turn = ChatTurn(body, serving, caller.namespace(body.cache_salt), state.settings)
-    return InputTokens(input_tokens=await on_thread(turn.count, _PROMPT))
+    counted = InputTokens(input_tokens=await on_thread(turn.count, _PROMPT))
+    return JSONResponse(counted.model_dump(), headers=ignored_warning(body))
 
 
 def _completion(

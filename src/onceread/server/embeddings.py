@@ -7,15 +7,17 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from functools import partial
+from functools import lru_cache, partial
 
 from anyio import to_thread
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import Response
 
+from onceread.chat.prompt import PromptTokenizer
 from onceread.engine.embeddings import Embedded, EmbeddingEngine
 from onceread.engine.pooling import normalized
 from onceread.native.embedding import Vector
+from onceread.native.vocabulary import Vocabulary
 from onceread.server.answering import until_disconnect
 from onceread.server.auth import authenticate
 from onceread.server.body import ignored_warning, read_body
@@ -90,11 +92,13 @@ async def embed(
 
 def tokenized(inputs: Sequence[Input], engine: EmbeddingEngine) -> list[Tokens]:
     """Inputs as tokens, texts with what the model wants around them; written-out control tokens count as such."""
-    vocab = engine.model.vocab
-    return [
-        vocab.tokenize(text, add_special=True, parse_special=True) if isinstance(text, str) else text
-        for text in inputs
-    ]
+    tokenizer = _tokenizer(engine.model.vocab)
+    return [tokenizer.raw(text) if isinstance(text, str) else text for text in inputs]
+
+
+@lru_cache(maxsize=2)
+def _tokenizer(vocab: Vocabulary) -> PromptTokenizer:
+    return PromptTokenizer(vocab)
 
 
 def _check_dimensions(asked: int | None, engine: EmbeddingEngine) -> None:

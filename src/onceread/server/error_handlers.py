@@ -24,7 +24,6 @@ Envelope = Callable[[ApiError], dict[str, Any]]
 
 _LLAMA = (
     "/completion",
-    "/embedding",
     "/infill",
     "/embedding",
     "/tokenize",

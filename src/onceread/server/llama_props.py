@@ -73,7 +73,7 @@ async def read_props(request: Request) -> Props:
             is_processing=False,
             params=generation_settings(SamplingParams()),
         ),
-        total_slots=state.settings.parallel,
+        total_slots=serving.engine.config.parallel,
         model_alias=serving.name,
         model_path=serving.name,
         chat_template=serving.template.source,
@@ -95,7 +95,7 @@ async def read_slots(request: Request, fail_on_no_slot: str | None = None) -> li
     state = state_of(request)
     serving = state.serving()
     running = serving.engine.stats().running
-    total = state.settings.parallel
+    total = serving.engine.config.parallel
     if fail_on_no_slot and running >= total:
         raise unavailable("no slot available", "no_slot")
     return [Slot(id=i, n_ctx=serving.engine.limit, is_processing=i < running) for i in range(total)]

@@ -14,7 +14,7 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request
 from fastapi.responses import JSONResponse, Response
 
-from onceread.chat.content import parse_arguments
+from onceread.chat.callreader import parse_object
 from onceread.chat.toolcalls import CallEnded, Content, Event, Reasoning
 from onceread.engine.request import Completed, FinishEvent, TextEvent, Usage
 from onceread.engine.request import Request as EngineRequest
@@ -145,7 +145,7 @@ async def _lines(answering: Answering, reply: ReplyReader, said: _Said) -> Async
 
 def _call(reply: ReplyReader, index: int) -> dict[str, Any]:
     call = reply.calls[index]
-    function = {"index": index, "name": call.name, "arguments": parse_arguments(call.arguments)}
+    function = {"index": index, "name": call.name, "arguments": parse_object(call.arguments) or {}}
     return {"id": call.id, "function": function}
 
 

@@ -51,7 +51,7 @@ class OllamaFields(StreamedRequest):
         said = {name: value for name, value in self.options.items() if name in _SAMPLING}
         limit = self.options.get("num_predict")
         said["max_tokens"] = None if limit in (-1, -2) else limit  # up to the context's limit
-        if self.format:
+        if self.format not in (None, ""):
             said["json_schema"] = {"type": "object"} if self.format == "json" else self.format
         return said
 

@@ -74,8 +74,12 @@ class ReplyReader:
         return "".join(self._reasoning)
 
     def calls_tools(self, reason: str) -> bool:
-        """Did the reply end, for the engine's ``reason``, so that tools can be called? Who was cut short made none."""
-        return reason == "stop" and any(call.ended for call in self.calls.values())
+        """Can tools be called, now that the reply has ended for the engine's ``reason``?
+
+        A call that was cut can't. What was cut behind calls that are whole is no reason not to make them.
+        """
+        ended = [call.ended for call in self.calls.values()]
+        return any(ended) and (reason == "stop" or all(ended))
 
     def _noted(self, events: list[Event]) -> list[Event]:
         for event in events:

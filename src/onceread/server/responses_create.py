@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response
 from onceread.engine.request import Completed, DoneEvent, Explanation, FinishEvent, TextEvent, Usage
 from onceread.server.answering import Answering, on_thread
 from onceread.server.auth import Caller, authenticate
-from onceread.server.body import ignored_warning, listed, read_body
+from onceread.server.body import ignored_warning, listed, read_body, translated
 from onceread.server.chat_schemas import ChatCompletionRequest
 from onceread.server.chat_turn import ChatTurn
 from onceread.server.errors import ApiError
@@ -60,7 +60,7 @@ async def create_response(request: Request, caller: Caller = Depends(authenticat
     body = await read_body(request, ResponsesRequest)
     namespace = caller.namespace(body.cache_salt)
     history = await history_of(body, state.responses, serving, namespace)
-    chat = chat_of(body, history.messages)
+    chat = await translated(request, partial(chat_of, body, history.messages))
     answering = Answering(serving.engine, state.metrics, _PROMPT)
     session = session_of(request, body.prompt_cache_key)
     turn = ChatTurn(chat, serving, namespace, state.settings, session)
@@ -97,7 +97,7 @@ async def count_input_tokens(request: Request, caller: Caller = Depends(authenti
     body = await read_body(request, ResponsesRequest)
     namespace = caller.namespace(body.cache_salt)
     history = await history_of(body, state.responses, serving, namespace)
-    chat = chat_of(body, history.messages)
+    chat = await translated(request, partial(chat_of, body, history.messages))
     turn = ChatTurn(chat, serving, namespace, state.settings)
     try:
         count = await on_thread(turn.count, _PROMPT)

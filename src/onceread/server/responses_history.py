@@ -21,6 +21,7 @@ from onceread.server.threads import wait_in_thread
 log = logging.getLogger(__name__)
 
 _STORED_WITHIN = 10.0  # seconds that an answer waits for the disk
+_MAX_QUOTED = 64  # stored responses that the references of one request may be to
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +92,22 @@ def _items(
 ) -> tuple[list[Item], list[Turn]]:
     """The new items, and the stored responses that they refer to."""
     items: list[Item] = []
+    found: dict[str, Item] = {}  # of the stored responses that were read for this request
     quoted: list[Turn] = []
     for i, item in enumerate(body.input or ()):
         if not isinstance(item, ItemReference):
             items.append(item.stored())
             continue
-        turn = store.holder(namespace, item.id) if store is not None else None
-        if turn is None:
+        if item.id not in found and store is not None and len(quoted) < _MAX_QUOTED:
+            turn = store.holder(namespace, item.id)
+            if turn is not None:
+                found |= {one["id"]: one for one in (*turn.input, *turn.output) if "id" in one}
+                quoted.append(turn)
+        if item.id not in found:
+            if len(quoted) == _MAX_QUOTED:
+                message = f"input[{i}]: the references are to more than {_MAX_QUOTED} stored responses."
+                raise invalid(message, f"input[{i}]")
             message = f"input[{i}]: Item with id {item.id[:80]!r} not found."
             raise ApiError(404, message, param=f"input[{i}].id", code="item_not_found")
-        items.append(next(one for one in (*turn.output, *turn.input) if one["id"] == item.id))
-        quoted.append(turn)
+        items.append(found[item.id])
     return items, quoted
