@@ -57,6 +57,7 @@ def async_client(live: Live) -> AsyncAnthropic:
 @pytest.fixture
 def said(client: Anthropic) -> str:
     """What the model says to ASKED, whole and greedy."""
+    client.messages.create(messages=ASKED, **GREEDY)  # from here on the prompt is read: no rounding differs
     (block,) = client.messages.create(messages=ASKED, **GREEDY).content
     assert block.type == "text"
     return block.text
@@ -89,24 +90,32 @@ def test_streams_say_the_same(client: Anthropic, said: str) -> None:
         "message_delta",
         "message_stop",
     ]
-    assert events[0].type == "message_start"
-    assert events[0].message.usage.cache_read_input_tokens == prompt_tokens(message.usage) - 1
+    # Told in the end: at the start nobody knows it, unless the first token comes at once.
+    assert events[-2].type == "message_delta"
+    assert events[-2].usage.cache_read_input_tokens == prompt_tokens(message.usage) - 1
 
 
-def test_async_says_the_same(async_client: AsyncAnthropic, said: str) -> None:
-    async def whole() -> str:
-        (block,) = (await async_client.messages.create(messages=ASKED, **GREEDY)).content
+def test_async_replies_are_not_mixed_up(async_client: AsyncAnthropic) -> None:
+    # Each is held to its own answer: what a model says to one prompt can differ by rounding beside others.
+    def asked(word: str) -> Any:
+        wanted = {"type": "json_schema", "schema": {"const": word}}
+        return {"messages": ASKED, **GREEDY, "max_tokens": 30, "extra_body": {"output_format": wanted}}
+
+    async def whole(word: str) -> str:
+        (block,) = (await async_client.messages.create(**asked(word))).content
         assert block.type == "text"
         return str(block.text)
 
-    async def streamed() -> str:
-        async with async_client.messages.stream(messages=ASKED, **GREEDY) as stream:
+    async def streamed(word: str) -> str:
+        async with async_client.messages.stream(**asked(word)) as stream:
             return "".join([text async for text in stream.text_stream])
 
     async def together() -> list[str]:
-        return list(await asyncio.gather(whole(), streamed(), whole(), streamed()))
+        return list(
+            await asyncio.gather(whole("river"), streamed("tower"), whole("keeper"), streamed("lamp"))
+        )
 
-    assert asyncio.run(together()) == [said] * 4
+    assert asyncio.run(together()) == ['"river"', '"tower"', '"keeper"', '"lamp"']
 
 
 def test_a_beginning_is_continued(client: Anthropic, said: str) -> None:
