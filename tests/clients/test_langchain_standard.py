@@ -42,7 +42,7 @@ def leaning(vocab: Any, *, numbers: bool) -> dict[str, int]:
     else:
         found = {token: LEANING * ('"' in vocab.text(token)) for token in range(vocab.size)}
         found |= {token: -100 for token in range(vocab.size) if "\\" in vocab.text(token)}
-        (katakana, *_) = vocab.tokenize("コ", add_special=False, parse_special=False)
+        (katakana, *_) = vocab.tokenize("ト", add_special=False, parse_special=False)
         found[katakana] = -LEANING
     return {str(token): bias for token, bias in found.items() if bias}
 
