@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.model, pytest.mark.soak]
 
 AT_FULL_SCALE = 10  # generations for each schema
 MAX_TOKENS = 200
-ENDLESS = {"a linked list"}  # small models go on for ever, as the schema allows
+ENDED: list[bool] = []  # of all generations: did they end by themselves?
 
 
 def text(most: int = 12, **more: Any) -> dict[str, Any]:
@@ -124,9 +124,16 @@ def test_whatever_ends_is_what_it_must_be(
             ended += 1
         else:
             assert choice["finish_reason"] == "length"
-    assert ended >= 0.8 * n or name in ENDLESS
+    ENDED.extend([True] * ended + [False] * (n - ended))
     record_property("generations", n)
     record_property("ended", ended)
+
+
+def test_nearly_all_of_them_ended() -> None:
+    """A reply that is cut says so; but bounds like these leave a small model little to go on with."""
+    if not ENDED:
+        pytest.skip("the generations were not run")
+    assert sum(ENDED) >= 0.8 * len(ENDED)
 
 
 def test_without_a_format_it_is_not(live: Live) -> None:
