@@ -131,8 +131,8 @@ def test_whatever_ends_is_what_it_must_be(
 
 def test_nearly_all_of_them_ended() -> None:
     """A reply that is cut says so; but bounds like these leave a small model little to go on with."""
-    if not ENDED:
-        pytest.skip("the generations were not run")
+    if len(ENDED) < len(SCHEMAS):
+        pytest.skip("not all schemas were run")
     assert sum(ENDED) >= 0.8 * len(ENDED)
 
 
