@@ -45,14 +45,7 @@ def chat_prompt(
     last = messages[-1]["content"] if body.continues else None
 
     def rendered(some: list[dict[str, Any]]) -> Rendered:
-        return render(
-            serving,
-            some,
-            tools,
-            add_generation_prompt=body.opens_turn,
-            continue_final_message=body.continues,
-            variables=body.template_variables,
-        )
+        return _rendered(body, serving, some, tools)
 
     whole = rendered(messages)
     thinks = _thinks(serving, whole, last)
@@ -82,6 +75,28 @@ def chat_prompt(
     if found is None:
         raise ContextLengthExceeded(len(tokens), limit)
     return ChatPrompt(found.prompt, thinks, forced, found.dropped, shorter)
+
+
+def rendered_chat(body: ChatCompletionRequest, serving: Serving, namespace: str) -> Rendered:
+    """The whole conversation, before it is tokenized. Raises ChatError."""
+    messages = prepared(body.messages, serving, namespace)
+    return _rendered(body, serving, messages, prepared_tools(body.tools))
+
+
+def _rendered(
+    body: ChatCompletionRequest,
+    serving: Serving,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]],
+) -> Rendered:
+    return render(
+        serving,
+        messages,
+        tools,
+        add_generation_prompt=body.opens_turn,
+        continue_final_message=body.continues,
+        variables=body.template_variables,
+    )
 
 
 def dropped_field(may_drop: bool, *dropped: tuple[int, ...]) -> dict[str, list[int]]:

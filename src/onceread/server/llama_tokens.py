@@ -11,7 +11,7 @@ from pydantic import BaseModel, FailFast, Field, PlainValidator, WithJsonSchema
 
 from onceread.server.auth import Caller, authenticate
 from onceread.server.body import RequestModel, ignored_warning, read_body
-from onceread.server.chat_render import prepared, prepared_tools, render
+from onceread.server.chat_prompt import rendered_chat
 from onceread.server.chat_schemas import ChatCompletionRequest
 from onceread.server.llama_errors import llama_errors
 from onceread.server.llama_prompts import PIECES, LlamaPrompt, checked, pieces
@@ -118,19 +118,8 @@ async def apply_template(request: Request, caller: Caller = Depends(authenticate
     """
     serving = state_of(request).serving()
     body = await read_body(request, ChatCompletionRequest)
-    prompt = await to_thread.run_sync(_rendered, body, serving, caller.namespace(body.cache_salt))
-    return JSONResponse({"prompt": prompt}, headers=ignored_warning(body))
-
-
-def _rendered(body: ChatCompletionRequest, serving: Serving, namespace: str) -> str:
-    return render(
-        serving,
-        prepared(body.messages, serving, namespace),
-        prepared_tools(body.tools),
-        add_generation_prompt=body.opens_turn,
-        continue_final_message=body.continues,
-        variables=body.template_variables,
-    ).text
+    rendered = await to_thread.run_sync(rendered_chat, body, serving, caller.namespace(body.cache_salt))
+    return JSONResponse({"prompt": rendered.text}, headers=ignored_warning(body))
 
 
 def _tokenized(body: TokenizeRequest, serving: Serving) -> list[Any]:

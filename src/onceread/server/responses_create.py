@@ -57,10 +57,7 @@ async def create_response(request: Request, caller: Caller = Depends(authenticat
     """What the model answers, whole or as a stream of events; stored, so that the next request can go on from it."""
     state = state_of(request)
     serving = state.serving()
-    body = await read_body(request, ResponsesRequest)
-    namespace = caller.namespace(body.cache_salt)
-    history = await history_of(body, state.responses, serving, namespace)
-    chat = await translated(request, partial(chat_of, body, history.messages))
+    body, namespace, history, chat = await _asked(request, caller, serving)
     answering = Answering(serving.engine, state.metrics, _PROMPT)
     session = session_of(request, body.prompt_cache_key)
     turn = ChatTurn(chat, serving, namespace, state.settings, session)
@@ -94,10 +91,7 @@ async def count_input_tokens(request: Request, caller: Caller = Depends(authenti
     """How many tokens the prompt of the same request to ``/v1/responses`` has. Nothing is read."""
     state = state_of(request)
     serving = state.serving()
-    body = await read_body(request, ResponsesRequest)
-    namespace = caller.namespace(body.cache_salt)
-    history = await history_of(body, state.responses, serving, namespace)
-    chat = await translated(request, partial(chat_of, body, history.messages))
+    body, namespace, _, chat = await _asked(request, caller, serving)
     turn = ChatTurn(chat, serving, namespace, state.settings)
     try:
         count = await on_thread(turn.count, _PROMPT)
@@ -105,6 +99,16 @@ async def count_input_tokens(request: Request, caller: Caller = Depends(authenti
         raise renamed(error, body) from error
     answer = InputTokens(object="response.input_tokens", input_tokens=count)
     return JSONResponse(answer.model_dump(), headers=ignored_warning(body, *_warnings(body)))
+
+
+async def _asked(
+    request: Request, caller: Caller, serving: Serving
+) -> tuple[ResponsesRequest, str, History, ChatCompletionRequest]:
+    """The body, its namespace, what it goes on from, and all of that as a chat request. Raises ApiError."""
+    body = await read_body(request, ResponsesRequest)
+    namespace = caller.namespace(body.cache_salt)
+    history = await history_of(body, state_of(request).responses, serving, namespace)
+    return body, namespace, history, await translated(request, partial(chat_of, body, history.messages))
 
 
 def _warnings(body: ResponsesRequest) -> list[str]:
