@@ -1,1 +1,1 @@
-"""The library: `Llama` as users of llama-cpp-python know it, over an engine that reads every prompt once."""
+"""The library: what a Python program holds instead of a server. The names people import are in `onceread` itself."""

@@ -107,7 +107,11 @@ class Answering:
         answers = []
         for handle in self._handles:
             n = handle.request.n
-            answers.append(Completed([""] * n, ["length"] * n, [None] * n, [[] for _ in range(n)]))
+            answers.append(
+                Completed(
+                    [""] * n, ["length"] * n, [None] * n, [[] for _ in range(n)], [[] for _ in range(n)]
+                )
+            )
         parts: list[list[list[str]]] = [[[] for _ in answer.texts] for answer in answers]
         async for batch in self.events():
             for prompt, event in batch:
@@ -115,9 +119,11 @@ class Answering:
                     case TextEvent():
                         parts[prompt][event.index].append(event.text)
                         answers[prompt].logprobs[event.index].extend(event.logprobs)
+                        answers[prompt].ids[event.index].extend(event.ids)
                     case FinishEvent():
                         answers[prompt].reasons[event.index] = event.reason
                         answers[prompt].stop_strings[event.index] = event.stop_string
+                        answers[prompt].ids[event.index].extend(event.ids)
                     case DoneEvent():
                         answers[prompt].usage = event.usage
                         answers[prompt].explanation = event.explanation
