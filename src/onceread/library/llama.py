@@ -122,6 +122,7 @@ class Llama(Stepping):
         self.cache = chosen
         self._host = host
         self._lock = threading.RLock()
+        self._drawing = threading.Lock()
         self._namespace = namespace_of()
         self._finalizer = weakref.finalize(self, close_from_anywhere, host)
         self._begin_stepping(
@@ -335,7 +336,7 @@ class Llama(Stepping):
 
     def set_seed(self, seed: int) -> None:
         """Calls without a seed draw theirs from this one; -1 and 0 are random."""
-        with self._lock:
+        with self._drawing:
             self._seed = seed_of(seed)
             self._random = random.Random(self._seed)
 
@@ -363,7 +364,7 @@ class Llama(Stepping):
         return self._host.serving()
 
     def _next_seed(self) -> int | None:
-        with self._lock:
+        with self._drawing:
             return None if self._seed is None else self._random.getrandbits(32)
 
     def _attach(self, cache: LlamaRAMCache | None) -> None:
