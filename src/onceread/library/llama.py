@@ -19,6 +19,7 @@ from onceread.library.caches import Cache, LlamaRAMCache, made
 from onceread.library.calls import Call, ChatCall, TextCall
 from onceread.library.embedding import Embedding, Texts
 from onceread.library.errors import told
+from onceread.library.facts import Facts
 from onceread.library.grammar import LlamaGrammar
 from onceread.library.hooks import LogitsProcessorList, StoppingCriteriaList
 from onceread.library.host import Host, close_from_anywhere
@@ -26,13 +27,12 @@ from onceread.library.pretrained import fetch
 from onceread.library.requests import namespace_of
 from onceread.library.setup import Setup, seed_of, setup_of, with_cache
 from onceread.library.stepping import Stepping
-from onceread.library.tokenizer import LlamaTokenizer
 from onceread.server.state import Serving
 
 Answer = dict[str, Any]
 
 
-class Llama(Stepping):
+class Llama(Facts, Stepping):
     """A model, loaded, and everything it has read. Thread-safe: calls of several threads are batched together.
 
     docs/migrating.md says what is the same as llama-cpp-python's, and what is not. ``with`` closes it.
@@ -283,41 +283,6 @@ class Llama(Stepping):
             vectors = job.vectors(job.wait(), normalize=normalize)
         found = vectors[0] if job.single else vectors
         return (found, job.tokens) if return_count else found
-
-    # -- the vocabulary ----------------------------------------------------
-
-    def tokenizer(self) -> LlamaTokenizer:
-        """The model's."""
-        return LlamaTokenizer(self._host.known().model.vocab)
-
-    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Token ids of UTF-8 text. With ``special`` control tokens may be written out."""
-        return self.tokenizer().tokenize(text, add_bos, special)
-
-    def detokenize(
-        self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
-    ) -> bytes:
-        """The text of tokens, with ``special`` that of control tokens, too."""
-        return self.tokenizer().detokenize(tokens, prev_tokens, special)
-
-    def token_bos(self) -> int:
-        return self._host.known().model.vocab.bos
-
-    def token_eos(self) -> int:
-        return self._host.known().model.vocab.eos
-
-    def token_nl(self) -> int:
-        return self._host.known().model.vocab.nl
-
-    def n_vocab(self) -> int:
-        return self._host.known().model.vocab.size
-
-    def n_embd(self) -> int:
-        return self._host.known().model.n_embd
-
-    def n_ctx(self) -> int:
-        """Tokens that a prompt and its reply have at most."""
-        return self._host.known().engine.limit
 
     # -- the cache, the seed, the end --------------------------------------
 

@@ -61,7 +61,7 @@ _SETTINGS = {  # of ours, by what llama-cpp-python calls them
 }
 _OWN = ("parallel", "exact", "cache_ram", "cache_disk", "resident_cells", "overflow", "reuse_moved")
 _RANDOM = (None, -1, 0, 0xFFFFFFFF)
-_POOLINGS: Mapping[int, Pooling | None] = {-1: None, 0: "none", 1: "mean", 2: "cls", 3: "last"}
+POOLINGS: Mapping[int, Pooling | None] = {-1: None, 0: "none", 1: "mean", 2: "cls", 3: "last"}
 _UNLIMITED = 1_000_000  # who calls a function waits for it anyway
 
 
@@ -203,9 +203,9 @@ def _kv_type(value: int | str | None, name: str) -> str | None:
 
 
 def _pooling(value: int) -> Pooling | None:
-    if value not in _POOLINGS:
+    if value not in POOLINGS:
         raise InvalidParameter("pooling_type: must be none, mean, cls or last (0 to 3)", "pooling_type")
-    return _POOLINGS[value]
+    return POOLINGS[value]
 
 
 def _context(given: Mapping[str, Any]) -> dict[str, Any]:
