@@ -31,7 +31,7 @@ class Host:
         self._lock = threading.Lock()
         self._error: BaseException | None = None  # why what writes could not be started
         self._starts = not setup.embeds
-        self.model = Model.load(setup.path, options=setup.load)
+        self.model = Model.load(setup.path, gpu_layers=setup.settings.gpu_layers, params=setup.load)
         self._serving: Serving | None = None
         try:
             template = _template(self.model, setup.chat_format)
