@@ -70,7 +70,7 @@ def chat_body(
     said = {
         "messages": [_without_none(message) for message in given["messages"]],
         "tools": tools,
-        "tool_choice": choice if tools else None,
+        "tool_choice": choice,
         "response_format": given["response_format"],
         "top_logprobs": given["top_logprobs"] if given["logprobs"] else None,
     }
