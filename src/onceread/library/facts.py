@@ -28,13 +28,15 @@ class Facts:
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Token ids of UTF-8 text. With ``special`` control tokens may be written out."""
-        return self.tokenizer().tokenize(text, add_bos, special)
+        with self._host.using():
+            return self.tokenizer().tokenize(text, add_bos, special)
 
     def detokenize(
         self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
     ) -> bytes:
         """The text of tokens, with ``special`` that of control tokens, too."""
-        return self.tokenizer().detokenize(tokens, prev_tokens, special)
+        with self._host.using():
+            return self.tokenizer().detokenize(tokens, prev_tokens, special)
 
     def token_bos(self) -> int:
         """What texts begin with; -1 if nothing."""

@@ -251,18 +251,18 @@ class Llama(Facts, Stepping):
     def _answer(
         self, kind: type[Call], given: Mapping[str, Any], options: Mapping[str, Any]
     ) -> Answer | Iterator[Answer]:
-        with told(kind.param):
+        with told(kind.param), self._host.using():
             call = self._call(kind, given, options)
             handle = self._host.submit(call.request())
-        if call.streams:
-            return Stream(handle, call.chunks(), call.param)
-        return call.whole(wait(handle, call.param))
+            if call.streams:
+                return Stream(handle, call.chunks(), call.param)
+            return call.whole(wait(handle, call.param))
 
     # -- embedding ---------------------------------------------------------
 
     def create_embedding(self, input: Texts, model: str | None = None) -> Answer:  # noqa: A002
         """OpenAI's answer as a dict, a vector for each text; see :meth:`embed` for what that is."""
-        with told(Embedding.param):
+        with told(Embedding.param), self._host.using():
             job = Embedding(self._host, input, truncate=True)
             return job.body(job.wait(), model or self.model_path)
 
@@ -278,7 +278,7 @@ class Llama(Facts, Stepping):
         A model that was not made to embed, with no ``pooling_type`` given, has a vector for each token. Too long
         texts are cut with ``truncate``, else ContextLengthExceeded is raised. ``return_count`` adds the tokens.
         """
-        with told(Embedding.param):
+        with told(Embedding.param), self._host.using():
             job = Embedding(self._host, input, truncate=truncate)
             vectors = job.vectors(job.wait(), normalize=normalize)
         found = vectors[0] if job.single else vectors
