@@ -50,7 +50,9 @@ def saved(state: Path) -> list[Path]:
 
 def test_every_command(server: Server, tmp_path: Path) -> None:
     state, card, copy = tmp_path / "state", tmp_path / "card.json", tmp_path / "copy.json"
-    card.write_text(json.dumps({"name": "Ada", "description": "{{char}} counts.", "first_mes": "I am {{char}}."}))
+    card.write_text(
+        json.dumps({"name": "Ada", "description": "{{char}} counts.", "first_mes": "I am {{char}}."})
+    )
     used = set()
 
     with ChatTerminal("--url", server.url, "--system", "Be brief.", state=state) as chat:
@@ -85,7 +87,7 @@ def test_every_command(server: Server, tmp_path: Path) -> None:
         assert "message 2 is changed" in chat.say(", changed")
         assert "2 model: reply 4 to hello there, changed" in do("/messages")
         chat.type("/edit\r")
-        assert chat.ready().endswith("/edit\r\n\r\n") or True
+        chat.ready()
         chat.type("\x03")
         assert "left as it was" in chat.ready()
         assert "there is no message 9" in chat.say("/edit 9")
@@ -135,7 +137,9 @@ def test_every_command(server: Server, tmp_path: Path) -> None:
         assert "a new chat" in do("/new")
         assert "I am Ada." in do(f"/persona {card}")
         chat.say("who?")
-        assert server.asked.startswith("system\nYou are Ada.\n\nAda counts.\nassistant\nI am Ada.\nuser\nwho?")
+        assert server.asked.startswith(
+            "system\nYou are Ada.\n\nAda counts.\nassistant\nI am Ada.\nuser\nwho?"
+        )
         assert "can't be read" in do(f"/persona {tmp_path / 'none.txt'}")
 
         shown = do("/help")

@@ -246,7 +246,16 @@ def test_a_reply_that_calls_a_tool_is_refused_and_changes_nothing(session: Sessi
         (lambda s: s.send(5), "a message is text, not int"),
         (lambda s: s.send("\ud800"), "half a character"),
     ],
-    ids=["no reply yet", "no message", "no branch", "stream", "messages", "two replies", "number", "surrogate"],
+    ids=[
+        "no reply yet",
+        "no message",
+        "no branch",
+        "stream",
+        "messages",
+        "two replies",
+        "number",
+        "surrogate",
+    ],
 )
 def test_what_makes_no_sense_is_said(session: Session, llama: Scripted, step: Any, why: str) -> None:
     with pytest.raises(SessionError, match=why):
@@ -315,7 +324,10 @@ def damaged(**changes: Any) -> str:
         (damaged(version=2), "version 2"),
         (damaged(head=9), "no message 9"),
         (damaged(head="2"), "head"),
-        (damaged(messages=[{"id": 1, "parent": 1, "role": "user", "content": "x"}]), "message 1 stands twice"),
+        (
+            damaged(messages=[{"id": 1, "parent": 1, "role": "user", "content": "x"}]),
+            "message 1 stands twice",
+        ),
         (damaged(messages=GOOD["messages"][1:]), "message 2 stands twice, or before"),
         (damaged(messages=GOOD["messages"] * 2), "message 1 stands twice"),
         (damaged(messages=[{"id": 1, "parent": None, "role": "system", "content": "x"}]), "role"),

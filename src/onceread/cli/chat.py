@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -181,6 +182,8 @@ def _opened(
             path = None if params["new"] else saved.latest()
         elif named != _KEEP_NOTHING:
             path = Path(named).expanduser()
+            if not path.parent.is_dir():
+                raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}")
         if path is not None and path.exists() and not params["new"]:
             session = Session.load(path, connection.llama, **reply)
         else:
