@@ -58,6 +58,11 @@ class ChatTemplate:
             source = find_template(file_or_name)
         else:
             source = model.chat_template or find_template(FALLBACK)
+        return cls.of_source(model, source)
+
+    @classmethod
+    def of_source(cls, model: Model, source: str) -> ChatTemplate:
+        """A template for a model's vocabulary. Raises TemplateUnusable."""
         vocab = model.vocab
         return cls(
             source,

@@ -1,1 +1,1 @@
-"""The library: what `from onceread import ...` gives, over the engine or over a server."""
+"""The library: what a Python program holds instead of a server. The names people import are in `onceread` itself."""
