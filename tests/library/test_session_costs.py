@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.server.live import Live, live_server
+from tests.server.live import live_server
 
+from onceread import Llama, Session
 from onceread.library.remote import RemoteLlama
 from onceread.library.reply import Reply
-from onceread.library.session import Session
+from onceread.library.session import Chats
 
 pytestmark = pytest.mark.model
 
 SYSTEM = "You keep the lighthouse of a small island, and answer in one short sentence. " * 6
 AROUND = 12  # tokens of the template around a message, and the one that logits need
+WRITTEN = 8  # tokens of each reply
+
+_salts = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def live() -> Iterator[Live]:
-    with live_server(engine={"cache_ram": 128 * 2**20}) as running:
-        yield running
+@pytest.fixture(scope="module", params=["in this process", "over HTTP"])
+def llama(request: pytest.FixtureRequest, smollm2_path: Path) -> Iterator[Chats]:
+    if request.param == "over HTTP":
+        with live_server(engine={"cache_ram": 128 * 2**20}) as live:
+            yield RemoteLlama(live.url)
+    else:
+        with Llama(smollm2_path, n_ctx=4096, cache_ram="128MiB", verbose=False) as here:
+            yield here
 
 
 @pytest.fixture
-def session(live: Live) -> Session:
-    live.engine.clear({"default"})
-    return Session(RemoteLlama(live.url), SYSTEM, max_tokens=8, temperature=0)
+def session(llama: Chats) -> Session:
+    """What was read for other tests does not count for it."""
+    return Session(llama, SYSTEM, max_tokens=WRITTEN, temperature=0, cache_salt=f"{next(_salts)}")
 
 
 def last(session: Session) -> Reply:
@@ -53,8 +67,7 @@ def test_each_step_costs_its_new_tokens(session: Session) -> None:
     assert evaluated(session) == first > 90, "the cold prompt is long enough to tell"
 
     session.send("Who lights the lamp?")
-    written = 8
-    assert evaluated(session) <= size(session) - first - written + 2
+    assert evaluated(session) <= size(session) - first - WRITTEN + 2
     for seed in (1, 2, 3):
         session.regenerate(seed=seed, temperature=1)
         assert evaluated(session) == 1
@@ -73,7 +86,7 @@ def test_each_step_costs_its_new_tokens(session: Session) -> None:
 
     twin = session.fork()
     twin.send("And the dog?")
-    assert evaluated(twin) <= AROUND
+    assert evaluated(twin) <= AROUND + 2
     session.switch(session.branches[0])  # the one with four messages, left long ago
     assert len(session.messages) == 4
     session.send("And the cat?")
@@ -81,7 +94,7 @@ def test_each_step_costs_its_new_tokens(session: Session) -> None:
 
 
 def test_a_stopped_reply_costs_nothing_twice(session: Session) -> None:
-    pieces = session.stream("Tell me of the storm.", max_tokens=16)
+    pieces = session.stream("Tell me of the storm.", max_tokens=64, ignore_eos=True)
     for _ in range(3):
         next(pieces)
     pieces.close()  # type: ignore[attr-defined]
@@ -89,3 +102,46 @@ def test_a_stopped_reply_costs_nothing_twice(session: Session) -> None:
     session.send("Go on.")
     assert evaluated(session) <= AROUND + 2
     assert size(session) > 90
+
+
+FIRST = """
+from onceread import Llama, Session
+import sys
+with Llama(sys.argv[1], n_ctx=1024, cache_dir=sys.argv[2], verbose=False) as llama:
+    session = Session(llama, sys.argv[4], max_tokens=8, temperature=0)
+    session.send("How high is the tower?")
+    session.send("Who lights the lamp?")
+    session.save(sys.argv[3])
+"""
+SECOND = """
+from onceread import Llama, Session
+import dataclasses, json, sys
+with Llama(sys.argv[1], n_ctx=1024, cache_dir=sys.argv[2], verbose=False) as llama:
+    session = Session.load(sys.argv[3], llama)
+    session.regenerate()
+    print(json.dumps(dataclasses.asdict(session.last)))
+    session.send("And the cat?")
+    print(json.dumps(dataclasses.asdict(session.last)))
+"""
+
+
+def test_a_session_loaded_in_a_new_process_is_read_from_disk(smollm2_path: Path, tmp_path: Path) -> None:
+    arguments = [str(smollm2_path), str(tmp_path / "cache"), str(tmp_path / "chat.json"), SYSTEM]
+
+    def run(program: str) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    run(FIRST)
+    again, further = run(SECOND)
+    assert again["evaluated"] == 1
+    assert again["cached_by_source"]["disk"] == again["prompt_tokens"] - 1
+    assert again["prompt_tokens"] > 90
+    assert further["evaluated"] <= AROUND + 2

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.progress import Progress
 from onceread.server.settings import Settings
+
+if TYPE_CHECKING:
+    from onceread.library.llama import Llama
 
 
 class Writes(Protocol):
@@ -70,7 +73,23 @@ def to_model(settings: Settings) -> Connection:
     except MemoryError:
         raise CommandError("too little memory: use a smaller model, or a smaller --ctx-size") from None
     name = settings.model_name or path.stem
-    return Connection(llama, name, str(path.resolve()), False, problems, llama.close)
+    return Connection(_AsServed(llama), name, str(path.resolve()), False, problems, llama.close)
+
+
+class _AsServed:
+    """A `Llama` with a server's defaults: its own are llama-cpp-python's (16 tokens, another temperature)."""
+
+    def __init__(self, llama: Llama) -> None:
+        from onceread.native.params import SamplingParams
+
+        self._llama = llama
+        self._defaults = {"temperature": SamplingParams().temperature, "max_tokens": None}
+
+    def create_chat_completion(self, messages: Any, *, stream: Any = True, **options: Any) -> Any:
+        return self._llama.create_chat_completion(messages, stream=stream, **{**self._defaults, **options})
+
+    def create_completion(self, prompt: Any, *, stream: Any = True, **options: Any) -> Any:
+        return self._llama.create_completion(prompt, stream=stream, **{**self._defaults, **options})
 
 
 def _parameters(settings: Settings) -> dict[str, Any]:
