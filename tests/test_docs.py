@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from tests.server.live import Live, live_server
 
 from onceread.server.settings import Settings, field_meta
+from tests.server.live import Live, live_server
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
