@@ -62,6 +62,11 @@ class ChatTemplate:
         Raises TemplateUnusable.
         """
         source = find_template(template) if template is not None else model.chat_template or CHATML
+        return cls.of_source(model, source)
+
+    @classmethod
+    def of_source(cls, model: Model, source: str) -> ChatTemplate:
+        """A template for a model's vocabulary. Raises TemplateUnusable."""
         vocab = model.vocab
         known = format_of(source)
         return cls(

@@ -10,6 +10,8 @@ import typer
 
 from onceread import __version__
 from onceread.cli import cache
+from onceread.cli.chat import chat
+from onceread.cli.complete import complete
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.serve import serve
 
@@ -21,6 +23,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serve)
+app.command("chat")(chat)
+app.command("complete")(complete)
 app.add_typer(cache.app, name="cache")
 
 

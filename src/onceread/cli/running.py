@@ -41,6 +41,8 @@ _LAST_WORDS = 3.0  # seconds that a forced stop may take before the process just
 def run_server(settings: Settings) -> int:
     """Serve until a signal stops it; the exit status. Raises CommandError with one line if it can't."""
     set_up_logging(settings.log_level)
+    if os.environ.get("CACHE", "").lower() in ("1", "true", "yes", "on"):
+        logger.info("CACHE=%s: the cache is always on; --cache-ram and --cache-disk size it", os.environ["CACHE"])
     for sig in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sig, _stop_at_once)
     path = find_model(settings.model)
@@ -191,23 +193,16 @@ class _Life:
             )
 
     def _bring_up(self) -> None:
-        from onceread.cli.engine_setup import embedding_config, engine_config
-        from onceread.engine.embeddings import EmbeddingEngine
-        from onceread.engine.engine import Engine
+        from onceread.server.loading import embedding_config, engine_config, start_engines
 
         settings = self._settings
         began = time.monotonic()
         self._model = self._load_model(self._path)
         if self._embedding_path is not None:
             self._embedding_model = self._load_model(self._embedding_path)
-        engine = Engine(self._model, engine_config(settings))
-        embeds = self._embedding_model or self._model
-        embeddings = EmbeddingEngine(
-            embeds, embedding_config(settings), engine.turns, lambda: engine.stats().running
+        engine, embeddings = start_engines(
+            self._model, engine_config(settings), embedding_config(settings), self._embedding_model
         )
-        if self._embedding_model is not None:
-            self._embeddings = embeddings.start()  # what is wrong with it is told now
-        engine.start()
         self._engine, self._embeddings = engine, embeddings
         self._state.serve(engine, self._model, embeddings)
         if self._stopping.is_set():

@@ -50,6 +50,8 @@ def fingerprint(context: Context, content: bytes, sample: bytes, *, exact: bool 
         "gpu_layers": model.gpu_layers,
         "offload_kqv": params.offload_kqv,
     }
+    if model.options.overrides:
+        facts["overrides"] = dict(model.options.overrides)
     return blake3(json.dumps(facts, sort_keys=True).encode()).digest()
 
 

@@ -14,6 +14,7 @@ from onceread.native import logs
 from onceread.native.backend import extra_buffers_safe, start
 from onceread.native.errors import LoadCancelled, ModelInvalid, ModelNotFound, ModelUnsupported
 from onceread.native.library import lib
+from onceread.native.load_options import LoadOptions
 from onceread.native.vocabulary import Vocabulary
 
 Progress = Callable[[float], bool | None]
@@ -35,15 +36,17 @@ class MemoryKind(Enum):
 class Model:
     """Owns the weights. Use :meth:`load`; close it after every context that was made from it."""
 
-    def __init__(self, handle: Any, path: Path, gpu_layers: int) -> None:
+    def __init__(self, handle: Any, path: Path, options: LoadOptions) -> None:
         self._m: Any = handle
         self.path = path
-        self.gpu_layers = gpu_layers
+        self.options = options
+        self.gpu_layers = options.gpu_layers
         self.metadata: dict[str, str] = _metadata(handle)
         self.architecture: str = self.metadata.get("general.architecture", "unknown")
         self.name: str = path.name.removesuffix(".gguf")
         self.vocab = Vocabulary(lib.llama_model_get_vocab(handle))
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
+        self.n_embd: int = lib.llama_model_n_embd(handle)
         self.n_params: int = lib.llama_model_n_params(handle)
         self.size_bytes: int = lib.llama_model_size(handle)
         self.description: str = _string(lib.llama_model_desc, handle)
@@ -52,12 +55,20 @@ class Model:
         self.memory_kind = _memory_kind(handle)
 
     @classmethod
-    def load(cls, path: str | Path, *, gpu_layers: int = 0, progress: Progress | None = None) -> Model:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        gpu_layers: int = 0,
+        progress: Progress | None = None,
+        options: LoadOptions | None = None,
+    ) -> Model:
         """Load a GGUF file (for a split model, its first part).
 
-        ``gpu_layers``: layers to put on a GPU if the binding was built with one; -1 is all.
-        Raises ModelNotFound, ModelInvalid, ModelUnsupported, LoadCancelled.
+        ``gpu_layers``: layers to put on a GPU if the binding was built with one; -1 is all. ``options`` say
+        that and more. Raises ModelNotFound, ModelInvalid, ModelUnsupported, LoadCancelled, LoadOptionsInvalid.
         """
+        options = options or LoadOptions(gpu_layers=gpu_layers)
         path = Path(path).expanduser()
         _check_file(path)
         start()
@@ -76,10 +87,11 @@ class Model:
 
         params = lib.llama_model_default_params()
         params.use_extra_bufts = extra_buffers_safe()
-        params.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 0x7FFFFFFF
+        kept = options.apply(params)
         callback = lib.llama_progress_callback(on_progress)
         params.progress_callback = callback
         handle = lib.llama_model_load_from_file(str(path).encode(), params)
+        del kept
         if raised is not None:
             if handle:
                 lib.llama_model_free(handle)
@@ -93,7 +105,7 @@ class Model:
             lib.llama_model_free(handle)
             raise ModelUnsupported(f"{path.name} has an encoder; only decoder models can generate text here")
         try:
-            return cls(handle, path, gpu_layers)
+            return cls(handle, path, options)
         except BaseException:
             lib.llama_model_free(handle)
             raise
