@@ -130,10 +130,46 @@ class TestStart:
         first, second = (httpx.post(at(live, url), json=body, timeout=60).json()["usage"] for _ in range(2))
         assert second["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
 
-    def test_the_python_answers(self, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
-        (code,) = blocks(Path("start.md"), "python")
+    def test_the_clients_python_answers(self, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
+        code, _ = blocks(Path("start.md"), "python")
         exec(compile(at(live, code), "start.md", "exec"), {})
         assert capsys.readouterr().out.strip()
+
+    def test_the_librarys_python_answers(
+        self,
+        smollm2_path: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        monkeypatch.setenv("ONCEREAD_CACHE_DIR", str(tmp_path))
+        _, code = blocks(Path("start.md"), "python")
+        assert '"my-model.gguf"' in code
+        code = code.replace('"my-model.gguf"', f"{str(smollm2_path)!r}, n_ctx=512")
+        code = code.replace("Session(llama)", "Session(llama, max_tokens=8)")
+        exec(compile(code, "start.md", "exec"), {})
+        assert capsys.readouterr().out.strip()
+
+    def test_the_terminals_chat_answers(self, live: Live, tmp_path: Path) -> None:
+        (command,) = [
+            command
+            for text in blocks(Path("start.md"), "console")
+            for command in commands(text)
+            if "chat --url" in command
+        ]
+        program, *arguments = shlex.split(at(live, command))
+        assert program == ".venv/bin/onceread"
+        done = subprocess.run(
+            [sys.executable, "-m", "onceread", *arguments, "--max-tokens", "8"],
+            input="Name three rivers.\n",
+            env={**os.environ, "HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
 
 
 def at(live: Live, text: str) -> str:

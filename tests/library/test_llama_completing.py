@@ -79,15 +79,14 @@ def test_fields_of_the_servers_api_are_options(llm: Llama) -> None:
 
 
 def test_the_last_chunk_has_the_reason_the_usage_and_the_timings(llm: Llama) -> None:
-    chunks = list(
-        llm.create_chat_completion([{"role": "user", "content": "hi"}], max_tokens=3, stream=True)
-    )
+    chunks = list(llm.create_chat_completion([{"role": "user", "content": "hi"}], max_tokens=3, stream=True))
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks][:-1] == [None] * (len(chunks) - 1)
     last = chunks[-1]
     assert last["choices"][0]["finish_reason"] in ("stop", "length")
     assert last["usage"]["prompt_tokens_details"]["cached_tokens"] == last["timings"]["cache_n"]
-    assert sum(last["usage"]["prompt_tokens_details"]["cached_tokens_by_source"].values()) == (
-        last["timings"]["cache_n"]
+    assert (
+        sum(last["usage"]["prompt_tokens_details"]["cached_tokens_by_source"].values())
+        == (last["timings"]["cache_n"])
     )
 
 
@@ -103,7 +102,9 @@ def test_a_seed_at_construction_draws_the_same_seeds_each_time(llm: Llama) -> No
     assert llm._next_seed() is None
 
 
-@pytest.mark.parametrize("leave", [lambda stream: stream.close(), lambda stream: None], ids=["close", "let go"])
+@pytest.mark.parametrize(
+    "leave", [lambda stream: stream.close(), lambda stream: None], ids=["close", "let go"]
+)
 def test_a_stream_that_is_left_stops_costing(llm: Llama, leave: Callable[[Any], None]) -> None:
     before = llm._serving.engine.stats().requests_cancelled
     stream = llm(TEXT, max_tokens=100_000, stream=True, ignore_eos=True)
@@ -139,7 +140,9 @@ def test_a_stream_that_was_never_begun_stops_costing_too(llm: Llama) -> None:
         pytest.param({"mirostat_mode": 3}, "mirostat", id="a mirostat that there is not"),
     ],
 )
-def test_what_can_not_be_done_is_refused_by_its_name(llm: Llama, arguments: dict[str, Any], param: str) -> None:
+def test_what_can_not_be_done_is_refused_by_its_name(
+    llm: Llama, arguments: dict[str, Any], param: str
+) -> None:
     with pytest.raises(InvalidParameter, match=param) as refused:
         llm(**{"prompt": TEXT, **arguments})
     assert refused.value.param is not None
@@ -151,9 +154,13 @@ def test_what_can_not_be_done_is_refused_by_its_name(llm: Llama, arguments: dict
     [
         pytest.param({"messages": []}, "messages", id="no messages"),
         pytest.param({"messages": [{"role": "user"}]}, "messages[0]", id="a message without content"),
-        pytest.param({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role", id="a strange role"),
+        pytest.param(
+            {"messages": [{"role": "king", "content": "x"}]}, "messages[0].role", id="a strange role"
+        ),
         pytest.param({"tools": [{"type": "function"}]}, "tools[0].function", id="a tool without a function"),
-        pytest.param({"response_format": {"type": "yaml"}}, "response_format.type", id="a format of another kind"),
+        pytest.param(
+            {"response_format": {"type": "yaml"}}, "response_format.type", id="a format of another kind"
+        ),
     ],
 )
 def test_what_is_wrong_with_a_chat_is_named_by_its_place(

@@ -42,7 +42,9 @@ def run_server(settings: Settings) -> int:
     """Serve until a signal stops it; the exit status. Raises CommandError with one line if it can't."""
     set_up_logging(settings.log_level)
     if os.environ.get("CACHE", "").lower() in ("1", "true", "yes", "on"):
-        logger.info("CACHE=%s: the cache is always on; --cache-ram and --cache-disk size it", os.environ["CACHE"])
+        logger.info(
+            "CACHE=%s: the cache is always on; --cache-ram and --cache-disk size it", os.environ["CACHE"]
+        )
     for sig in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sig, _stop_at_once)
     path = find_model(settings.model)
