@@ -70,6 +70,9 @@ class TestSite:
             )
             assert [address for address in fetched if "//" in address] == [], page
 
+    def test_pipes_in_tables_are_shown_as_they_are_typed(self, site: Path) -> None:
+        assert "<code>--chat-template FILE|NAME</code>" in (site / "configuration.html").read_text()
+
     def test_pictures_say_what_they_show(self) -> None:
         page = (DOCS / "how-the-cache-works.md").read_text()
         shown = re.findall(r"!\[(.+?)\]\((images/\w+\.svg)\)", page)
@@ -104,14 +107,15 @@ class TestWhatIsShown:
                     assert made[1] in targets
 
 
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with live_server() as running:
+        yield running
+
+
 @pytest.mark.model
 class TestStart:
     """docs/start.md's own requests, sent to the demo model."""
-
-    @pytest.fixture(scope="class")
-    def live(self) -> Iterator[Live]:
-        with live_server() as running:
-            yield running
 
     def test_the_page_begins_with_what_make_serve_needs(self) -> None:
         typed = [command for text in blocks(Path("start.md"), "console") for command in commands(text)]
@@ -126,13 +130,13 @@ class TestStart:
         ]
         _, url, *options = shlex.split(command)
         assert options[:2] == ["-H", "Content-Type: application/json"]
-        body = json.loads(options[options.index("-d") + 1])
+        body = {**json.loads(options[options.index("-d") + 1]), "max_tokens": 2}
         first, second = (httpx.post(at(live, url), json=body, timeout=60).json()["usage"] for _ in range(2))
         assert second["prompt_tokens_details"]["cached_tokens"] == first["prompt_tokens"] - 1
 
     def test_the_clients_python_answers(self, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
         code, _ = blocks(Path("start.md"), "python")
-        exec(compile(at(live, code), "start.md", "exec"), {})
+        exec(compile(at(live, code).replace("max_tokens=40", "max_tokens=2"), "start.md", "exec"), {})
         assert capsys.readouterr().out.strip()
 
     def test_the_librarys_python_answers(

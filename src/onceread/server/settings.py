@@ -284,11 +284,11 @@ def load_settings(
 ) -> Settings:
     """Settings from all sources. Raises SettingsError, one line that names where the value came from.
 
-    ``flags`` holds what was given on the command line; None and empty lists count as not given.
+    ``flags`` holds what was given on the command line; None and empty lists and tuples count as not given.
     ``environ`` is only looked at for the file's name and for error messages.
     """
     given: dict[str, Any] = {
-        name: value for name, value in (flags or {}).items() if value is not None and value != []
+        name: value for name, value in (flags or {}).items() if value is not None and value not in ([], ())
     }
     if config is None and environ.get(ENV_PREFIX + "CONFIG"):
         config = Path(environ[ENV_PREFIX + "CONFIG"])
