@@ -80,6 +80,15 @@ def test_shell_completion(shell: str) -> None:
     assert "onceread" in done.stdout
 
 
+def test_keys_of_the_environment_and_of_the_file_count_where_no_flag_gives_any(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('api_keys = ["ann=secret"]\n')
+    asked = ("--host", "0.0.0.0", "--model", "/no/such.gguf")
+    assert complaint(*asked).startswith("host 0.0.0.0 can be reached from other machines")
+    assert complaint(*asked, ONCEREAD_API_KEYS="ann=secret").startswith("no such model file")
+    assert complaint(*asked, "--config", str(config)).startswith("no such model file")
+
+
 def test_a_missing_model() -> None:
     assert complaint("--model", "/no/such.gguf").startswith("no such model file: /no/such.gguf; give")
 
