@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from onceread import __version__
-from onceread.cli import cache
+from onceread.cli import cache, models
+from onceread.cli.doctor.command import doctor
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.serve import serve
 
@@ -21,7 +22,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serve)
+app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
+app.command("doctor")(doctor)
 
 
 def _version(wanted: bool) -> None:

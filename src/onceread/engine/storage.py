@@ -55,7 +55,7 @@ def open_store(
     disk, problem = None, None
     if folder is not None:
         try:
-            disk = DiskTier(folder, _disk_budget(config, folder), identity, label)
+            disk = DiskTier(folder, disk_budget(config, folder), identity, label)
         except (DiskUnusable, OSError) as error:
             problem = str(error)
             logger.error("the disk cache is off, the server goes on from RAM: %s", problem)
@@ -81,7 +81,8 @@ def _memory_budget(context: Context, config: EngineConfig) -> int:
     return max(MIN_MEMORY, int(free / 4))
 
 
-def _disk_budget(config: EngineConfig, folder: Path) -> int:
+def disk_budget(config: EngineConfig, folder: Path) -> int:
+    """Bytes that the cache may take in a directory, which need not be there yet."""
     if config.cache_disk is not None:
         return config.cache_disk
     there = folder

@@ -20,6 +20,7 @@ Progress = Callable[[float], bool | None]
 """Called with the share loaded, 0 to 1, on the loading thread. Returning False stops the load."""
 
 _MAGIC = b"GGUF"
+_LOAD_PLAIN = 0  # LLAMA_LOAD_MODE_NONE: the file is read, not mapped
 
 
 class MemoryKind(Enum):
@@ -50,12 +51,23 @@ class Model:
         template = lib.llama_model_chat_template(handle, None)
         self.chat_template: str | None = template.decode("utf-8", errors="replace") if template else None
         self.memory_kind = _memory_kind(handle)
+        self.is_hybrid: bool = lib.llama_model_is_hybrid(handle)
+        self.window: int = lib.llama_model_n_swa(handle)  # tokens of a sliding window, 0 if there is none
 
     @classmethod
-    def load(cls, path: str | Path, *, gpu_layers: int = 0, progress: Progress | None = None) -> Model:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        gpu_layers: int = 0,
+        progress: Progress | None = None,
+        weights: bool = True,
+    ) -> Model:
         """Load a GGUF file (for a split model, its first part).
 
         ``gpu_layers``: layers to put on a GPU if the binding was built with one; -1 is all.
+        ``weights=False`` reads all but the weights, in a moment and without their memory: to look at the model,
+        never to compute, which would end the process.
         Raises ModelNotFound, ModelInvalid, ModelUnsupported, LoadCancelled.
         """
         path = Path(path).expanduser()
@@ -77,6 +89,12 @@ class Model:
         params = lib.llama_model_default_params()
         params.use_extra_bufts = extra_buffers_safe()
         params.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 0x7FFFFFFF
+        if not weights:
+            # Both aborts the process with the weights' memory left out: a mapped file, and buffers to repack into.
+            params.no_alloc = True
+            params.load_mode = _LOAD_PLAIN
+            params.use_extra_bufts = False
+            params.n_gpu_layers = 0
         callback = lib.llama_progress_callback(on_progress)
         params.progress_callback = callback
         handle = lib.llama_model_load_from_file(str(path).encode(), params)
