@@ -21,9 +21,10 @@ Progress = Callable[[str, int, int], None]
 """Called with what is done ("downloading", "verifying"), and bytes: those that are there, and all."""
 
 _PART = ".onceread.incomplete"
-_READ = 2**20
+_READ = 4 * 2**20
 _ATTEMPTS = 5  # in a row without a byte
 _TIMEOUT = 30.0  # seconds without a byte
+_PAUSE = 1.0  # seconds after the first failure; then twice as long, and so on
 _AGAIN = (408, 429, 500, 502, 503, 504)
 
 
@@ -47,7 +48,6 @@ def fetch(
     *,
     headers: Mapping[str, str],
     progress: Progress,
-    pause: Callable[[float], None] = time.sleep,
 ) -> None:
     """Make ``goal`` the file, whatever there is of it. A file that is there is only verified.
 
@@ -63,7 +63,7 @@ def fetch(
         _claim(out, file)
         if part.stat().st_size > file.size:
             out.truncate(0)
-        _read_rest(url, file, out, headers, progress, pause)
+        _read_rest(url, file, out, headers, progress)
         out.flush()
         os.fsync(out.fileno())
         if sha256_of(part, progress) != file.sha256:
@@ -90,7 +90,6 @@ def _read_rest(
     out: BinaryIO,
     headers: Mapping[str, str],
     progress: Progress,
-    pause: Callable[[float], None],
 ) -> None:
     from huggingface_hub.errors import HTTPError
 
@@ -109,7 +108,7 @@ def _read_rest(
         if failures >= _ATTEMPTS:
             raise problem or PullFailed(f"{file.name}: the hub sends nothing")
         if failures or problem is not None:
-            pause(2.0 ** max(failures - 1, 0))
+            time.sleep(_PAUSE * 2.0 ** max(failures - 1, 0))
     progress("downloading", file.size, file.size)
 
 
@@ -131,7 +130,8 @@ def _read_once(
         if have and response.status_code != 206:  # a server that knows no ranges sends it all again
             out.truncate(0)
             have = 0
-        for piece in response.iter_bytes(_READ if file.size > 64 * _READ else 65_536):
+        # In pieces as they come: gathering them would lose what a cut leaves half gathered.
+        for piece in response.iter_bytes():
             have += len(piece)
             if have > file.size:
                 out.truncate(0)
@@ -147,7 +147,7 @@ def sha256_of(path: Path, progress: Progress = lambda *_: None) -> str:
     size = path.stat().st_size
     done = 0
     with path.open("rb", buffering=0) as file:
-        while piece := file.read(4 * _READ):
+        while piece := file.read(_READ):
             digest.update(piece)
             done += len(piece)
             progress("verifying", done, size)

@@ -19,7 +19,7 @@ from onceread.models.gguf_types import TENSOR_TYPES
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
-_MAX_HEADER = 128 * 2**20  # bytes; vocabularies of 260,000 tokens take 15 MB
+_MAX_HEADER = 64 * 2**20  # bytes; vocabularies of 260,000 tokens take 15 MB
 _MAX_KEY = 65_535  # the format's own limit
 _MAX_STRING = 8 * 2**20  # bytes of a value that is kept; chat templates have some 10,000
 _MAX_ENTRIES = 1_000_000

@@ -112,7 +112,7 @@ def plain_errors(repo: str, endpoint: str) -> Iterator[None]:
                 f"{endpoint} refuses {repo} ({status}): check the token in HF_TOKEN, and its rights"
             ) from error
         if status == 404:
-            raise ModelUnknown(f"{endpoint} does not have {error.request.url.path}") from error
+            raise ModelUnknown(f"{endpoint} does not have {error.response.url.path}") from error
         raise PullFailed(f"{endpoint} answers {status} for {repo}: try again later") from error
     except errors.OfflineModeIsEnabled as error:
         raise PullFailed("HF_HUB_OFFLINE is set: unset it to download") from error

@@ -54,7 +54,9 @@ def resolve(text: str, environ: Mapping[str, str] = os.environ) -> Found:
 def _chosen(models: Sequence[Found], which: str | None, repo: str) -> Found:
     """By the same rules as for what a repository offers."""
     by_files = {one.files: one for one in reversed(models)}
-    return by_files[choose([FileSet(one.files, one.parts) for one in by_files.values()], which, repo).files]
+    return by_files[
+        choose([FileSet(files, by_files[files].parts) for files in sorted(by_files)], which, repo).files
+    ]
 
 
 def _whole(one: Found) -> Found:

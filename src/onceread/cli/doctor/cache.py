@@ -17,8 +17,7 @@ from onceread.cache.errors import CacheError, ChunkDamaged, ChunkGone
 from onceread.cli.doctor.finding import Finding, bad, ok, warn
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.model_file import gib, short
-from onceread.engine.config import EngineConfig
-from onceread.engine.storage import disk_budget
+from onceread.engine.defaults import default_disk_budget
 from onceread.server.setting_values import MIN_CACHE_DISK
 
 _ANOTHER = "give another directory by --cache-dir, or leave it out by --no-disk-cache"
@@ -119,7 +118,7 @@ def room(folder: Path, budget: int | None = None) -> Finding:
     """Free space against what the cache may take."""
     free = shutil.disk_usage(_nearest(folder)).free
     if budget is None:
-        budget = disk_budget(EngineConfig(), folder)
+        budget = default_disk_budget(folder)
     data = {"free_bytes": free, "budget_bytes": budget}
     if free < MIN_CACHE_DISK:
         return bad(

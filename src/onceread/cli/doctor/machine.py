@@ -12,7 +12,7 @@ import psutil
 from onceread.cli.doctor.finding import Finding, bad, ok, warn
 from onceread.cli.machine import Limits, free_memory, limits, usable_cpus
 from onceread.cli.model_file import gib
-from onceread.engine.config import default_threads
+from onceread.engine.defaults import default_threads
 from onceread.models.catalog import Record
 
 _LITTLE_MEMORY = 2**30
