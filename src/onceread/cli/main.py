@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from onceread import __version__
-from onceread.cli import cache
+from onceread.cli import cache, models
 from onceread.cli.chat import chat
 from onceread.cli.complete import complete
+from onceread.cli.doctor.command import doctor
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.serve import serve
 
@@ -25,7 +26,9 @@ app = typer.Typer(
 app.command("serve")(serve)
 app.command("chat")(chat)
 app.command("complete")(complete)
+app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
+app.command("doctor")(doctor)
 
 
 def _version(wanted: bool) -> None:

@@ -20,7 +20,7 @@ import uvicorn
 from onceread import __version__
 from onceread.cli import listen
 from onceread.cli.errors import CommandError, one_line
-from onceread.cli.model_file import check_memory, existing, find_model, gib, short
+from onceread.cli.model_file import check_memory, existing, find_model, gib, name_of, short
 from onceread.cli.progress import Progress
 from onceread.server.settings import Settings
 
@@ -48,6 +48,8 @@ def run_server(settings: Settings) -> int:
     for sig in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sig, _stop_at_once)
     path = find_model(settings.model)
+    if settings.model_name is None and (name := name_of(settings.model)) is not None:
+        settings = settings.model_copy(update={"model_name": name})
     check_memory(path, settings.gpu_layers)
     embedding_path = None
     if settings.embedding_model is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
+from onceread.engine.defaults import default_threads as default_threads
 from onceread.native.adapter import Adapter
 from onceread.native.context import KV_TYPE_BYTES, ContextParams
 from onceread.native.errors import ContextTooLarge
@@ -79,16 +79,6 @@ class EngineStats:
     cells_total: int = 0
     sequences_used: int = 0
     sequences_total: int = 0
-
-
-def default_threads() -> int:
-    """Threads for ggml: one for each physical core this process may use. docs/threads.md has the measurement."""
-    try:
-        usable = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        usable = os.cpu_count() or 1
-    physical = psutil.cpu_count(logical=False) or usable
-    return max(1, min(usable, physical))
 
 
 def context_params(model: Model, config: EngineConfig) -> ContextParams:

@@ -22,6 +22,7 @@ Progress = Callable[[float], bool | None]
 
 _MAGIC = b"GGUF"
 _DEFAULT_PARAMS = ModelParams()
+_LOAD_PLAIN = 0  # LLAMA_LOAD_MODE_NONE: the file is read, not mapped
 
 
 class MemoryKind(Enum):
@@ -54,6 +55,8 @@ class Model:
         template = lib.llama_model_chat_template(handle, None)
         self.chat_template: str | None = template.decode("utf-8", errors="replace") if template else None
         self.memory_kind = _memory_kind(handle)
+        self.is_hybrid: bool = lib.llama_model_is_hybrid(handle)
+        self.window: int = lib.llama_model_n_swa(handle)  # tokens of a sliding window, 0 if there is none
 
     @classmethod
     def load(
@@ -63,10 +66,13 @@ class Model:
         gpu_layers: int = 0,
         progress: Progress | None = None,
         params: ModelParams = _DEFAULT_PARAMS,
+        weights: bool = True,
     ) -> Model:
         """Load a GGUF file (for a split model, its first part).
 
         ``gpu_layers``: layers to put on a GPU if the binding was built with one; -1 is all.
+        ``weights=False`` reads all but the weights, in a moment and without their memory: to look at the model,
+        never to compute, which would end the process.
         Raises ModelNotFound, ModelInvalid, ModelUnsupported, LoadCancelled.
         """
         path = Path(path).expanduser()
@@ -89,6 +95,12 @@ class Model:
         p.use_extra_bufts = extra_buffers_safe()
         p.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 0x7FFFFFFF
         kept_alive = params.apply(p)
+        if not weights:
+            # Both aborts the process with the weights' memory left out: a mapped file, and buffers to repack into.
+            p.no_alloc = True
+            p.load_mode = _LOAD_PLAIN
+            p.use_extra_bufts = False
+            p.n_gpu_layers = 0
         callback = lib.llama_progress_callback(on_progress)
         p.progress_callback = callback
         handle = lib.llama_model_load_from_file(str(path).encode(), p)

@@ -83,7 +83,7 @@ class Settings(BaseSettings):
     )
 
     model: Path | None = _setting(
-        "Model and context", "GGUF file (default: the demo model)", metavar="FILE", default=None
+        "Model and context", "file, or name of `models ls`", metavar="FILE|NAME", default=None
     )
     model_name: str | None = _setting(
         "Model and context",
@@ -347,7 +347,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
         value = values.get(key)
         if isinstance(value, str) and not (key == "chat_template" and is_inline(value)):
             beside = path.parent / Path(value).expanduser()
-            if key != "chat_template" or beside.is_file():
+            # Templates and models have names, too.
+            is_path = key == "cache_dir" or (key != "chat_template" and value.lower().endswith(".gguf"))
+            if is_path or beside.is_file():
                 values[key] = str(beside)
     return values
 
