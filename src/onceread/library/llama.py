@@ -371,5 +371,8 @@ def _stats_of(host: Host) -> Any:
 
 def _quiet(verbose: bool) -> None:
     """llama.cpp's log goes to Python's ``logging``; what is wrong with a model is in the exception anyway."""
+    log = logging.getLogger("onceread.llama")
     if not verbose:
-        logging.getLogger("onceread.llama").setLevel(logging.CRITICAL)
+        log.setLevel(logging.CRITICAL)
+    elif log.level == logging.CRITICAL:
+        log.setLevel(logging.NOTSET)
