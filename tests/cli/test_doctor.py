@@ -414,13 +414,15 @@ def test_only_what_is_broken_makes_the_status_1(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.model
-def test_the_command(tmp_path: Path, smollm2_path: Path) -> None:
+def test_the_command(tmp_path: Path, smollm2_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceread.cli.doctor.speed._PROMPT", 192)
+    monkeypatch.setattr("onceread.cli.doctor.speed._REPLY", 8)
     at = ("--cache-dir", str(tmp_path / "cache"))
     done = CliRunner().invoke(app, ["doctor", "--json", *at])
     found = {one["name"]: one for one in json.loads(done.stdout)["findings"]}
     assert done.exit_code == (1 if any(one["state"] == "bad" for one in found.values()) else 0)
-    assert found["speed"]["data"]["prefill_tokens"] > 0
-    assert found["speed"]["data"]["decode_tokens"] > 0
+    assert found["speed"]["data"]["prefill_tokens"] in (128, 192)
+    assert 0 < found["speed"]["data"]["decode_tokens"] <= 8
     (tmp_path / "cache").write_text("in the way")
     done = CliRunner().invoke(app, ["doctor", "--no-speed", *at])
     assert done.exit_code == 1

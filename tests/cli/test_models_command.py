@@ -151,12 +151,40 @@ def test_what_was_pulled_is_listed_and_served_by_its_name(home: Path, tmp_path: 
     assert name_of(Path("org/repo:Q4_K_M")) is None  # the file's own name says it
 
 
-def test_ollamas_models_keep_their_names_in_the_api(home: Path) -> None:
+@pytest.fixture
+def ollama(home: Path, smollm2_path: Path) -> Path:
+    """A model as Ollama keeps it: its blob."""
     models = home / ".ollama" / "models"
-    write_gguf(models / "blobs" / "sha256-abcd")
-    manifest = models / "manifests/registry.ollama.ai/library/llama3.2/3b"
+    blob = models / "blobs" / "sha256-abcd"
+    blob.parent.mkdir(parents=True)
+    blob.symlink_to(smollm2_path)
+    manifest = models / "manifests/registry.ollama.ai/library/smol/135m"
     manifest.parent.mkdir(parents=True)
     layer = {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:abcd"}
     manifest.write_text(json.dumps({"layers": [layer]}))
-    assert existing(Path("llama3.2:3b"), "--model") == models / "blobs" / "sha256-abcd"
-    assert name_of(Path("llama3.2:3b")) == "llama3.2:3b"
+    return blob
+
+
+@pytest.mark.model
+def test_ollamas_models_keep_their_names_in_the_api(ollama: Path) -> None:
+    assert existing(Path("smol:135m"), "--model") == ollama
+    assert name_of(Path("smol:135m")) == "smol:135m"
+    command = [
+        sys.executable,
+        "-m",
+        "onceread",
+        "serve",
+        "--port",
+        "0",
+        "--ctx-size",
+        "512",
+        "--no-disk-cache",
+    ]
+    served = subprocess.Popen([*command, "--model", "smol:135m"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert served.stdout
+        said = next(line for line in served.stdout if line.startswith("  model"))
+    finally:
+        served.terminate()
+        served.wait(30)
+    assert said.split()[:2] == ["model", "smol:135m"]

@@ -61,7 +61,7 @@ def test_plain_attention(kv_type: str, smollm2_path: Path) -> None:
         with Context(model, params) as context:
             bench_read(context, words(64))
             blob = context.export_range(0, 0, 64)
-    assert 0 <= len(blob) - 64 * state.per_token <= 16 + 30 * 24  # each layer has a few numbers on itself
+    assert 0 <= len(blob) - 64 * state.per_token <= 24 + 30 * 24  # each layer says a few things of itself
 
 
 def bench_read(context: Context, tokens: list[int]) -> None:
