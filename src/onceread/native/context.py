@@ -112,8 +112,8 @@ class Context:
             )
         p = lib.llama_context_default_params()
         p.n_ctx = params.n_ctx
-        p.n_batch = params.n_batch
-        p.n_ubatch = min(params.n_batch, params.n_ubatch or params.n_batch)
+        p.n_batch = max(params.n_batch, params.n_seq_max)  # llama.cpp aborts the process where it is less
+        p.n_ubatch = min(p.n_batch, params.n_ubatch or p.n_batch)
         params.rope.apply(p)
         p.n_seq_max = params.n_seq_max
         p.n_threads = params.n_threads
