@@ -312,10 +312,11 @@ class Scheduler:
         if reply.job.request.cursor:
             self._cursors.pause(reply)
         elif reply.phase is Phase.READING:
-            siblings = self._fork(reply)
-            for one in [reply, *siblings]:
+            writers = [reply, *self._fork(reply)]
+            for one in writers:  # before any is sampled: what a hook raises ends all of them
+                one.phase = Phase.WRITING
+            for one in writers:
                 if one.phase is not Phase.DONE:
-                    one.phase = Phase.WRITING
                     self._sample(one, entry.index)
         else:
             self._sample(reply, entry.index)
