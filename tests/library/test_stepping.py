@@ -377,6 +377,9 @@ def test_a_full_context_is_said_and_can_be_filled_to_its_last_position(
     with pytest.raises(ContextLengthExceeded, match="256"):
         next(generator)
     assert steps.n_tokens == 256
+    steps.reset()
+    steps.eval(words(256, 2))
+    assert steps.n_tokens == 256
 
 
 def test_a_place_is_in_nobodys_way(make_engine: Callable[..., Engine], reference: Reference) -> None:
@@ -390,7 +393,11 @@ def test_a_place_is_in_nobodys_way(make_engine: Callable[..., Engine], reference
         done = gather(engine.submit(Request(prompt, SamplingParams(temperature=0), 3, namespace="two")))
         assert done.usage.evaluated_tokens == 30
         reply += take(generator, 2)
-    assert steps.evaluated == 40 + 6, "its state was kept while others ran in its place"
+    assert steps.evaluated == 40 + 6
+    steps._end_stepping()
+    assert engine.stats().prompt_reevaluated_total == 0, (
+        "its state was not kept while others ran in its place"
+    )
     cold = reference.logits(text, reply)
     for row, token in zip(cold, reply, strict=False):
         assert row.max() - row[token] < BOUND

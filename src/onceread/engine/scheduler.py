@@ -30,6 +30,7 @@ from onceread.engine.pool import SequencePool
 from onceread.engine.recall import Recaller
 from onceread.engine.remember import Rememberer
 from onceread.engine.reply import Job, Phase, Reply
+from onceread.engine.request import Request
 from onceread.engine.sequence import Sequence
 from onceread.engine.sessions import Sessions
 from onceread.engine.totals import Totals
@@ -187,7 +188,7 @@ class Scheduler:
                 self._followers.add(reply, plan, self.active)
                 skipped.append(reply)
                 continue
-            if not self._fits(plan):
+            if not self._fits(plan, reply.job.request):
                 self.waiting.appendleft(reply)
                 break
             self._start(reply, plan)
@@ -203,9 +204,9 @@ class Scheduler:
             most=reply.last if request.logits_from is not None else None,
         )
 
-    def _fits(self, plan: Plan) -> bool:
+    def _fits(self, plan: Plan, request: Request) -> bool:
         """Is there room for the whole prompt, beside what others that read will still need?"""
-        needed = len(plan.prompt) - plan.kept + 1
+        needed = len(plan.prompt) - plan.kept + (not request.cursor)  # which samples nothing to be evaluated
         promised = sum(r.unread for r in self.active if r.phase is Phase.READING)
         room = self.pool.ledger.free
         if needed + promised <= room:
@@ -311,10 +312,11 @@ class Scheduler:
         if reply.job.request.cursor:
             self._cursors.pause(reply)
         elif reply.phase is Phase.READING:
-            siblings = self._fork(reply)
-            for one in [reply, *siblings]:
+            writers = [reply, *self._fork(reply)]
+            for one in writers:  # before any is sampled: what a hook raises ends all of them
+                one.phase = Phase.WRITING
+            for one in writers:
                 if one.phase is not Phase.DONE:
-                    one.phase = Phase.WRITING
                     self._sample(one, entry.index)
         else:
             self._sample(reply, entry.index)

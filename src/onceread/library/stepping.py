@@ -91,11 +91,15 @@ class Stepping:
 
     @property
     def scores(self) -> Logits:
-        """Shape (n_tokens, vocabulary), a copy: the logits behind each token. Only with ``logits_all=True``."""
+        """Shape (n_tokens, vocabulary): the logits behind each token. Only with ``logits_all=True``.
+
+        A view, good until the place moves back; not to be written to.
+        """
         if not self._place.logits_all:
             raise RuntimeError("scores are not kept: make the Llama with logits_all=True")
-        with self._lock:
-            return self._place.rows.copy()
+        rows = self._place.rows.view()
+        rows.flags.writeable = False
+        return rows
 
     @property
     def eval_logits(self) -> deque[list[float]]:
@@ -204,7 +208,8 @@ class Stepping:
         processor, criterion = as_processor(logits_processor), as_criterion(stopping_criteria)
         text = as_tokens(tokens)
         if not reset:
-            text = np.concatenate([self._place.tokens, text])
+            with self._lock:
+                text = np.concatenate([self._place.tokens, text])
         sampler = self._sampler(params, text)
         try:
             while True:
