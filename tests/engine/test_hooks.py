@@ -147,7 +147,7 @@ BROKEN: dict[str, tuple[Any, type[Exception], str]] = {
     "returns another shape": (wrong_shape, ValueError, "shape"),
     "returns NaN": (not_numbers, ValueError, "NaN"),
     "leaves no token": (nothing_left, ValueError, "no token"),
-    "returns nothing": (nothing, Exception, ""),
+    "returns nothing": (nothing, ValueError, "shape|number|float"),
 }
 
 
