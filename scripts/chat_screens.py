@@ -25,6 +25,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "chat.md"
 WIDTH, HEIGHT = 96, 40
 PATIENCE = 120.0  # seconds until something must have appeared
 PROMPT = re.compile(r"^>\s*$")
+NOT_SHOWN = ("help", "the end")  # scenes without a block
 STATS = r"tokens/s"  # the line under a reply
 
 
@@ -55,7 +56,6 @@ class Tmux:
         size = ("-x", str(WIDTH), "-y", str(HEIGHT))
         variables = [word for name, value in environment.items() for word in ("-e", f"{name}={value}")]
         self._tmux("-f", "/dev/null", "new-session", "-d", *size, *variables, "-s", "chat", command)
-        self._tmux("set-option", "-t", "chat", "remain-on-exit", "on")
 
     def keys(self, *keys: str) -> None:
         for key in keys:
@@ -125,7 +125,7 @@ def scenes(folder: Path) -> list[Scene]:
             [
                 say("/set max_tokens 2000", "max_tokens = 2000"),
                 say("/set ignore_eos true", "ignore_eos = True"),
-                Step(("Tell me everything about the sea.", "Enter"), r"sea\.\n.{200}", prompt=False),
+                Step(("Tell me everything about the sea.", "Enter"), r"sea\.\n(?s:.{300})", prompt=False),
                 Step(("C-c",), "it was stopped"),
                 say("/set ignore_eos default", "ignore_eos by default"),
                 say("/set max_tokens 48", "max_tokens = 48"),
@@ -151,7 +151,7 @@ def scenes(folder: Path) -> list[Scene]:
             ],
         ),
         Scene("help", [say("/help", "Esc Enter")]),
-        Scene("the end", [Step(("/quit", "Enter"), "Pane is dead", prompt=False)]),
+        Scene("the end", [Step(("/quit", "Enter"), "ended with 0", prompt=False)]),
     ]
 
 
@@ -165,7 +165,8 @@ def drive(arguments: Sequence[str]) -> dict[str, str]:
             "ONCEREAD_CACHE_DIR": str(folder / "cache"),
             "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
         }
-        command = shlex.join([sys.executable, "-m", "onceread", "chat", *arguments])
+        chat = shlex.join([sys.executable, "-m", "onceread", "chat", *arguments])
+        command = f"{chat}; echo ended with $?; exec cat"  # the terminal stays, to be looked at
         used: set[str] = set()
         tmux = Tmux(command, environment)
         try:
@@ -204,9 +205,9 @@ def write(screens: dict[str, str]) -> None:
     """Put each into its block. Exits if one has no block."""
     page = PAGE.read_text(encoding="utf-8")
     for name, screen in screens.items():
-        block = re.compile(rf"(<!-- screen: {re.escape(name)} -->\n```text\n).*?(\n```\n)", re.DOTALL)
-        if name == "the end":
+        if name in NOT_SHOWN:
             continue
+        block = re.compile(rf"(<!-- screen: {re.escape(name)} -->\n```text\n).*?(\n```\n)", re.DOTALL)
         page, count = block.subn(lambda m, screen=screen: m[1] + screen + m[2], page)  # type: ignore[misc]
         if count != 1:
             raise SystemExit(f"{PAGE} has no block for the screen {name!r}")
