@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from onceread.chat.errors import TemplateUnusable
-from onceread.engine.errors import ContextLengthExceeded, ShuttingDown
-from onceread.native.errors import AdapterInvalid, ContextInvalid, ModelInvalid
+from onceread.engine.errors import (
+    ContextLengthExceeded,
+    ExactUnavailable,
+    MovedUnavailable,
+    ShuttingDown,
+)
+from onceread.native.errors import AdapterInvalid, ContextInvalid, ContextTooLarge, ModelInvalid
 from onceread.server.errors import ApiError, known
 
 _OF_LOADING = ("split_mode", "tensor_split", "kv_overrides")
+_FLAGS = {  # of the command line, which the layers below speak of
+    "--ctx-size": "n_ctx",
+    "--embedding-ctx-size": "n_ctx",
+    "--cache-type-k/v": "type_k and type_v",
+    "--flash-attn on": "flash_attn=True",
+    "--gpu-layers": "n_gpu_layers",
+    "--exact": "exact=True",
+    "--reuse-moved": "reuse_moved=True",
+}
 _OURS = 500  # statuses below are about what was given
 
 
@@ -46,6 +61,12 @@ def as_python(error: Exception, prompt_param: str | None = None) -> Exception:
             return InvalidParameter(f"{param}: {error}", param)
         case ContextInvalid():
             return InvalidParameter(str(error), str(error).partition(" ")[0])
+        case ContextTooLarge():
+            return InvalidParameter(f"n_ctx: {_by_parameters(str(error))}", "n_ctx")
+        case ExactUnavailable():
+            return InvalidParameter(f"exact: {_by_parameters(str(error))}", "exact")
+        case MovedUnavailable():
+            return InvalidParameter(f"reuse_moved: {_by_parameters(str(error))}", "reuse_moved")
         case AdapterInvalid():
             return InvalidParameter(f"lora_path: {error}", "lora_path")
         case TemplateUnusable():
@@ -54,6 +75,11 @@ def as_python(error: Exception, prompt_param: str | None = None) -> Exception:
     if answer is None or (answer.status >= _OURS and not isinstance(error, ApiError)):
         return error
     return InvalidParameter(answer.message, answer.param)
+
+
+def _by_parameters(message: str) -> str:
+    flags = "|".join(re.escape(flag) for flag in sorted(_FLAGS, key=len, reverse=True))
+    return re.sub(flags, lambda found: _FLAGS[found[0]], message)
 
 
 @contextmanager

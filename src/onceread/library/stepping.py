@@ -12,6 +12,7 @@ import numpy as np
 from onceread.engine.hooks import HookRaised, processed
 from onceread.engine.request import Logits, LogitsProcessor, TokenArray
 from onceread.engine.sequence import as_tokens
+from onceread.library.errors import InvalidParameter
 from onceread.library.grammar import LlamaGrammar
 from onceread.library.hooks import StoppingCriteria, as_criterion, as_processor
 from onceread.library.llama_state import LlamaState, vocabulary_name
@@ -276,11 +277,12 @@ class Stepping:
         moved: int = 0,
     ) -> SamplingParams:
         if tfs_z != 1.0:
-            raise ValueError("tfs_z is gone from llama.cpp: use min_p or top_p instead")
+            raise InvalidParameter("tfs_z is gone from llama.cpp: use min_p or top_p instead", "tfs_z")
         if not penalize_nl:
-            raise ValueError("penalize_nl=False is gone from llama.cpp: raise the newline's logit instead")
+            message = "penalize_nl=False is gone from llama.cpp: raise the newline's logit instead"
+            raise InvalidParameter(message, "penalize_nl")
         if mirostat_mode not in (0, 1, 2):
-            raise ValueError(f"mirostat_mode must be 0, 1 or 2, not {mirostat_mode}")
+            raise InvalidParameter(f"mirostat_mode must be 0, 1 or 2, not {mirostat_mode}", "mirostat_mode")
         if temp < 0:  # what the model says, as it says it
             temp, top_k, top_p, min_p, typical_p, mirostat_mode = 1.0, 0, 1.0, 0.0, 1.0, 0
         seed = self._seed if self._seed is not None and self._seed & _RANDOM != _RANDOM else None
