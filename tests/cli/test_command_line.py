@@ -50,6 +50,11 @@ def test_the_installed_command_is_the_module() -> None:
     assert run("--version", command=(str(script),)).stdout == run("--version").stdout
 
 
+def test_llama_cpp_pythons_variable_for_a_cache_is_answered_that_there_is_always_one() -> None:
+    assert "CACHE=1: the cache is always on" in run("serve", "--model", "none.gguf", CACHE="1").stderr
+    assert "CACHE" not in run("serve", "--model", "none.gguf", CACHE="0").stderr
+
+
 def test_help_of_serve_fits_a_screen_and_groups_its_options() -> None:
     done = run("serve", "--help")
     assert done.returncode == 0

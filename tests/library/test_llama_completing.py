@@ -7,6 +7,7 @@ import gc
 import pickle
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,27 @@ def test_what_is_closed_says_so(tiny_path: Path) -> None:
     for call in (lambda: llm(TEXT), lambda: llm.tokenize(b"x"), lambda: llm.embed("x"), llm.n_ctx):
         with pytest.raises(Closed):
             call()
+
+
+def test_closing_while_others_call_gives_each_an_answer_or_says_that_it_is_closed(tiny_path: Path) -> None:
+    llm = Llama(tiny_path, n_ctx=1024, cache_ram=0, verbose=False)
+    begun = threading.Barrier(5)
+
+    def call(i: int) -> str:
+        begun.wait()
+        try:
+            for n in range(1000):
+                llm(f"{TEXT} {i} {n}", max_tokens=3)
+                llm.detokenize(llm.tokenize(TEXT.encode() * 50))
+        except Closed:
+            return "closed"
+        return "answered"
+
+    with ThreadPoolExecutor(4) as pool:
+        calls = [pool.submit(call, i) for i in range(4)]
+        begun.wait()
+        llm.close()
+        assert {one.result(60) for one in calls} <= {"closed", "answered"}
 
 
 def test_one_that_nobody_holds_any_more_ends_its_threads(tiny_path: Path) -> None:

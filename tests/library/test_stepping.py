@@ -50,7 +50,7 @@ class Steps(Stepping):
     def __init__(self, engine: Engine, namespace: str = "one", **options: Any) -> None:
         self._serving = Served(engine, engine.model)  # type: ignore[assignment]
         self._namespace = namespace
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._begin_stepping(**options)
 
     @property

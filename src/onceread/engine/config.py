@@ -9,9 +9,11 @@ from typing import Literal
 
 import psutil
 
+from onceread.native.adapter import Adapter
 from onceread.native.context import KV_TYPE_BYTES, ContextParams
 from onceread.native.errors import ContextTooLarge
 from onceread.native.model import MemoryKind, Model
+from onceread.native.rope import AS_TRAINED, Rope
 
 MAX_RESIDENTS = 32
 MAX_RESIDENTS_CHECKPOINTED = 2  # each costs a whole window or recurrent state, used or not
@@ -27,9 +29,12 @@ class EngineConfig:
     threads: int | None = None
     threads_batch: int | None = None
     batch_size: int = 512
+    micro_batch: int | None = None  # tokens of a batch that are computed at a time; None = all
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: str = "auto"
+    rope: Rope = AS_TRAINED
+    adapter: Adapter | None = None  # a LoRA
     queue_limit: int = 256
     max_residents: int = MAX_RESIDENTS
     resident_cells: int = 2048  # what finished sequences may keep in the context once the store has them
@@ -116,4 +121,7 @@ def context_params(model: Model, config: EngineConfig) -> ContextParams:
         type_v=config.cache_type_v,
         flash_attn=config.flash_attn,
         offload_kqv=config.offload_kqv,
+        n_ubatch=config.micro_batch,
+        rope=config.rope,
+        adapter=config.adapter,
     )

@@ -190,6 +190,8 @@ class Engine:
     def _positions(self) -> int:
         """Tokens of one request, prompt and reply together, at most."""
         cells = self.n_ctx - 1 if self.config.exact else self.n_ctx  # one for what pads a batch
+        if self.config.rope.scales:
+            return cells
         return min(cells, self.model.n_ctx_train or cells)
 
     def _refuse_if_down(self) -> None:

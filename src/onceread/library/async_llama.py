@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from typing_extensions import Self
 
+from onceread.engine.request import Request
 from onceread.library.answers import Chunks
 from onceread.library.calls import Call, ChatCall, TextCall
 from onceread.library.embedding import Embedding, Texts
@@ -157,7 +158,7 @@ class AsyncLlama:
         if name.startswith("_") or name == "llama":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         found = getattr(self.llama, name)
-        return functools.partial(_threaded, found) if name in _IN_THREADS else found
+        return partial(_threaded, found) if name in _IN_THREADS else found
 
     async def _answer(
         self, kind: type[Call], signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -173,7 +174,7 @@ class AsyncLlama:
         streams = False
         try:
             with told(kind.param):
-                await answering.start(lambda: [call.request()])
+                await answering.start(partial(self._requests, call))
                 if call.streams:
                     streams = True
                     return AsyncStream(answering, call.chunks(), kind.param)
@@ -182,6 +183,10 @@ class AsyncLlama:
         finally:
             if not streams:
                 answering.cancel()
+
+    def _requests(self, call: Call) -> list[Request]:
+        with self.llama._host.using():
+            return [call.request()]
 
 
 async def _threaded(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:

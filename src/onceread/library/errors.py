@@ -7,9 +7,10 @@ from contextlib import contextmanager
 
 from onceread.chat.errors import TemplateUnusable
 from onceread.engine.errors import ContextLengthExceeded, ShuttingDown
-from onceread.native.load_options import LoadOptionsInvalid
+from onceread.native.errors import AdapterInvalid, ContextInvalid, ModelInvalid
 from onceread.server.errors import ApiError, known
 
+_OF_LOADING = ("split_mode", "tensor_split", "kv_overrides")
 _OURS = 500  # statuses below are about what was given
 
 
@@ -40,8 +41,13 @@ def as_python(error: Exception, prompt_param: str | None = None) -> Exception:
             return error
         case ShuttingDown():
             return Closed()
-        case LoadOptionsInvalid():
-            return InvalidParameter(str(error), error.param)
+        case ModelInvalid():
+            param = next((name for name in _OF_LOADING if name in str(error)), "model_path")
+            return InvalidParameter(f"{param}: {error}", param)
+        case ContextInvalid():
+            return InvalidParameter(str(error), str(error).partition(" ")[0])
+        case AdapterInvalid():
+            return InvalidParameter(f"lora_path: {error}", "lora_path")
         case TemplateUnusable():
             return InvalidParameter(f"chat_format: {error}", "chat_format")
     answer = known(error, prompt_param)

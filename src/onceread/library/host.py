@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 from onceread.chat.template import ChatTemplate
@@ -17,6 +18,7 @@ from onceread.native.model import Model
 from onceread.server.loading import start_engines
 from onceread.server.state import Serving
 
+_PATIENCE = 10.0  # seconds; a call that takes longer to leave keeps the weights in memory, and nothing worse
 _OWN_TEMPLATE = "chat_template.default"  # llama-cpp-python's name for the model's own
 _NAMED = "chat_template."
 _ALIASES = {"chatml-function-calling": "chatml"}  # tools work with every format here
@@ -31,7 +33,9 @@ class Host:
         self._lock = threading.Lock()
         self._error: BaseException | None = None  # why what writes could not be started
         self._starts = not setup.embeds
-        self.model = Model.load(setup.path, options=setup.load)
+        self._users = 0  # calls that look at the vocabulary, which goes with the model
+        self._left = threading.Condition()
+        self.model = Model.load(setup.path, gpu_layers=setup.settings.gpu_layers, params=setup.load)
         self._serving: Serving | None = None
         try:
             template = _template(self.model, setup.chat_format)
@@ -64,6 +68,20 @@ class Host:
         with self._lock:
             return self._open()
 
+    @contextmanager
+    def using(self) -> Iterator[None]:
+        """The model is not freed meanwhile, whoever closes. Raises Closed."""
+        with self._lock:
+            self._open()
+            with self._left:
+                self._users += 1
+        try:
+            yield
+        finally:
+            with self._left:
+                self._users -= 1
+                self._left.notify_all()
+
     def submit(self, request: Request, notify: Callable[[], None] | None = None) -> RequestHandle:
         """As `Engine.submit`, to whichever engine there is."""
         while True:
@@ -95,7 +113,10 @@ class Host:
             serving, self._serving = self._serving, None
         if serving is not None:
             self._close_engines(serving, grace=0)
-            self.model.close()
+            with self._left:
+                free = self._left.wait_for(lambda: not self._users, _PATIENCE)
+            if free:
+                self.model.close()
 
     def _engines(self) -> tuple[Engine, EmbeddingEngine]:
         setup = self._setup

@@ -19,6 +19,7 @@ from onceread.library.caches import Cache, LlamaRAMCache, made
 from onceread.library.calls import Call, ChatCall, TextCall
 from onceread.library.embedding import Embedding, Texts
 from onceread.library.errors import told
+from onceread.library.facts import Facts
 from onceread.library.grammar import LlamaGrammar
 from onceread.library.hooks import LogitsProcessorList, StoppingCriteriaList
 from onceread.library.host import Host, close_from_anywhere
@@ -26,13 +27,12 @@ from onceread.library.pretrained import fetch
 from onceread.library.requests import namespace_of
 from onceread.library.setup import Setup, seed_of, setup_of, with_cache
 from onceread.library.stepping import Stepping
-from onceread.library.tokenizer import LlamaTokenizer
 from onceread.server.state import Serving
 
 Answer = dict[str, Any]
 
 
-class Llama(Stepping):
+class Llama(Facts, Stepping):
     """A model, loaded, and everything it has read. Thread-safe: calls of several threads are batched together.
 
     docs/migrating.md says what is the same as llama-cpp-python's, and what is not. ``with`` closes it.
@@ -122,6 +122,7 @@ class Llama(Stepping):
         self.cache = chosen
         self._host = host
         self._lock = threading.RLock()
+        self._drawing = threading.Lock()
         self._namespace = namespace_of()
         self._finalizer = weakref.finalize(self, close_from_anywhere, host)
         self._begin_stepping(
@@ -250,18 +251,18 @@ class Llama(Stepping):
     def _answer(
         self, kind: type[Call], given: Mapping[str, Any], options: Mapping[str, Any]
     ) -> Answer | Iterator[Answer]:
-        with told(kind.param):
+        with told(kind.param), self._host.using():
             call = self._call(kind, given, options)
             handle = self._host.submit(call.request())
-        if call.streams:
-            return Stream(handle, call.chunks(), call.param)
-        return call.whole(wait(handle, call.param))
+            if call.streams:
+                return Stream(handle, call.chunks(), call.param)
+            return call.whole(wait(handle, call.param))
 
     # -- embedding ---------------------------------------------------------
 
     def create_embedding(self, input: Texts, model: str | None = None) -> Answer:  # noqa: A002
         """OpenAI's answer as a dict, a vector for each text; see :meth:`embed` for what that is."""
-        with told(Embedding.param):
+        with told(Embedding.param), self._host.using():
             job = Embedding(self._host, input, truncate=True)
             return job.body(job.wait(), model or self.model_path)
 
@@ -277,46 +278,11 @@ class Llama(Stepping):
         A model that was not made to embed, with no ``pooling_type`` given, has a vector for each token. Too long
         texts are cut with ``truncate``, else ContextLengthExceeded is raised. ``return_count`` adds the tokens.
         """
-        with told(Embedding.param):
+        with told(Embedding.param), self._host.using():
             job = Embedding(self._host, input, truncate=truncate)
             vectors = job.vectors(job.wait(), normalize=normalize)
         found = vectors[0] if job.single else vectors
         return (found, job.tokens) if return_count else found
-
-    # -- the vocabulary ----------------------------------------------------
-
-    def tokenizer(self) -> LlamaTokenizer:
-        """The model's."""
-        return LlamaTokenizer(self._host.known().model.vocab)
-
-    def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
-        """Token ids of UTF-8 text. With ``special`` control tokens may be written out."""
-        return self.tokenizer().tokenize(text, add_bos, special)
-
-    def detokenize(
-        self, tokens: Sequence[int], prev_tokens: Sequence[int] | None = None, special: bool = False
-    ) -> bytes:
-        """The text of tokens, with ``special`` that of control tokens, too."""
-        return self.tokenizer().detokenize(tokens, prev_tokens, special)
-
-    def token_bos(self) -> int:
-        return self._host.known().model.vocab.bos
-
-    def token_eos(self) -> int:
-        return self._host.known().model.vocab.eos
-
-    def token_nl(self) -> int:
-        return self._host.known().model.vocab.nl
-
-    def n_vocab(self) -> int:
-        return self._host.known().model.vocab.size
-
-    def n_embd(self) -> int:
-        return self._host.known().model.n_embd
-
-    def n_ctx(self) -> int:
-        """Tokens that a prompt and its reply have at most."""
-        return self._host.known().engine.limit
 
     # -- the cache, the seed, the end --------------------------------------
 
@@ -335,7 +301,7 @@ class Llama(Stepping):
 
     def set_seed(self, seed: int) -> None:
         """Calls without a seed draw theirs from this one; -1 and 0 are random."""
-        with self._lock:
+        with self._drawing:
             self._seed = seed_of(seed)
             self._random = random.Random(self._seed)
 
@@ -363,7 +329,7 @@ class Llama(Stepping):
         return self._host.serving()
 
     def _next_seed(self) -> int | None:
-        with self._lock:
+        with self._drawing:
             return None if self._seed is None else self._random.getrandbits(32)
 
     def _attach(self, cache: LlamaRAMCache | None) -> None:
@@ -405,5 +371,8 @@ def _stats_of(host: Host) -> Any:
 
 def _quiet(verbose: bool) -> None:
     """llama.cpp's log goes to Python's ``logging``; what is wrong with a model is in the exception anyway."""
+    log = logging.getLogger("onceread.llama")
     if not verbose:
-        logging.getLogger("onceread.llama").setLevel(logging.CRITICAL)
+        log.setLevel(logging.CRITICAL)
+    elif log.level == logging.CRITICAL:
+        log.setLevel(logging.NOTSET)

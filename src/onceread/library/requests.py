@@ -16,6 +16,7 @@ from onceread.server.auth import Caller
 from onceread.server.body import from_fields
 from onceread.server.chat_schemas import ChatCompletionRequest
 from onceread.server.chat_turn import ChatTurn
+from onceread.server.errors import ApiError
 from onceread.server.generation_fields import GenerationFields
 from onceread.server.llama_infill import infill_tokens
 from onceread.server.state import Serving
@@ -69,7 +70,7 @@ def chat_body(
     said = {
         "messages": [_without_none(message) for message in given["messages"]],
         "tools": tools,
-        "tool_choice": choice if tools else None,
+        "tool_choice": choice,
         "response_format": given["response_format"],
         "top_logprobs": given["top_logprobs"] if given["logprobs"] else None,
     }
@@ -102,7 +103,10 @@ def text_request(
         prompt = given["prompt"]
         if not isinstance(suffix, str) or not isinstance(prompt, str):
             raise InvalidParameter("suffix: it and the prompt must be strings", "suffix")
-        tokens = infill_tokens(prompt, suffix, serving, max_tokens=request.max_tokens)
+        try:
+            tokens = infill_tokens(prompt, suffix, serving, max_tokens=request.max_tokens)
+        except ApiError as error:
+            raise InvalidParameter(f"suffix: {error}", "suffix") from error
         request = replace(request, prompt=tokens)
     return _with_hooks(request, given)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from onceread.engine.config import EngineConfig
 from onceread.engine.embedding_config import EmbeddingConfig
 from onceread.library.errors import InvalidParameter
+from onceread.native.adapter import Adapter
 from onceread.native.context import KV_TYPES
 from onceread.native.embedding import Pooling
-from onceread.native.load_options import LoadOptions
+from onceread.native.model_params import ModelParams
+from onceread.native.rope import Rope
 from onceread.server.loading import embedding_config, engine_config
 from onceread.server.settings import Settings
 
-IGNORED = ("n_ubatch", "no_perf", "swa_full", "op_offload")
+IGNORED = ("no_perf", "swa_full", "op_offload")
 """Parameters that change no reply, and that the engine decides for itself."""
 
 REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
@@ -37,19 +39,6 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
 }
 """Parameters that would be misleading to ignore."""
 
-_CONTEXT = (  # of the engine's configuration, by the same names
-    "rope_scaling_type",
-    "rope_freq_base",
-    "rope_freq_scale",
-    "yarn_ext_factor",
-    "yarn_attn_factor",
-    "yarn_beta_fast",
-    "yarn_beta_slow",
-    "yarn_orig_ctx",
-    "lora_path",
-    "lora_scale",
-    "offload_kqv",
-)
 _SETTINGS = {  # of ours, by what llama-cpp-python calls them
     "n_ctx": "ctx_size",
     "n_batch": "batch_size",
@@ -61,7 +50,7 @@ _SETTINGS = {  # of ours, by what llama-cpp-python calls them
 }
 _OWN = ("parallel", "exact", "cache_ram", "cache_disk", "resident_cells", "overflow", "reuse_moved")
 _RANDOM = (None, -1, 0, 0xFFFFFFFF)
-_POOLINGS: Mapping[int, Pooling | None] = {-1: None, 0: "none", 1: "mean", 2: "cls", 3: "last"}
+POOLINGS: Mapping[int, Pooling | None] = {-1: None, 0: "none", 1: "mean", 2: "cls", 3: "last"}
 _UNLIMITED = 1_000_000  # who calls a function waits for it anyway
 
 
@@ -85,7 +74,7 @@ class Setup:
     """All parameters of a `Llama`, in the terms of the layers below."""
 
     path: Path
-    load: LoadOptions
+    load: ModelParams
     settings: Settings
     engine: EngineConfig
     embedding: EmbeddingConfig
@@ -108,16 +97,7 @@ def setup_of(model_path: str | os.PathLike[str], given: Mapping[str, Any]) -> Se
     pooling = _pooling(given["pooling_type"])
     return Setup(
         path=path,
-        load=LoadOptions(
-            gpu_layers=settings.gpu_layers,
-            split_mode=given["split_mode"],
-            main_gpu=given["main_gpu"],
-            tensor_split=tuple(given["tensor_split"] or ()),
-            # llama-cpp-python maps no file that an adapter is put on; here an adapter changes no weight.
-            use_mmap=given["use_mmap"],
-            use_mlock=given["use_mlock"],
-            overrides=dict(given["kv_overrides"] or {}),
-        ),
+        load=_model_params(given),
         settings=settings,
         engine=replace(engine_config(settings), **_context(given)),
         embedding=replace(embedding_config(settings), pooling=pooling, unsaid="none"),
@@ -203,11 +183,38 @@ def _kv_type(value: int | str | None, name: str) -> str | None:
 
 
 def _pooling(value: int) -> Pooling | None:
-    if value not in _POOLINGS:
+    if value not in POOLINGS:
         raise InvalidParameter("pooling_type: must be none, mean, cls or last (0 to 3)", "pooling_type")
-    return _POOLINGS[value]
+    return POOLINGS[value]
+
+
+def _model_params(given: Mapping[str, Any]) -> ModelParams:
+    overrides = given["kv_overrides"] or {}
+    return ModelParams(
+        split_mode=given["split_mode"],
+        main_gpu=given["main_gpu"],
+        tensor_split=tuple(given["tensor_split"] or ()),
+        use_mmap=given["use_mmap"],
+        use_mlock=given["use_mlock"],
+        kv_overrides=tuple(overrides.items()),
+    )
 
 
 def _context(given: Mapping[str, Any]) -> dict[str, Any]:
-    known = {field.name for field in fields(EngineConfig)}
-    return {name: given[name] for name in _CONTEXT if name in known}
+    scaling = given["rope_scaling_type"]
+    path = given["lora_path"]
+    return {
+        "rope": Rope(
+            scaling_type=-1 if scaling is None else scaling,
+            freq_base=given["rope_freq_base"],
+            freq_scale=given["rope_freq_scale"],
+            yarn_ext_factor=given["yarn_ext_factor"],
+            yarn_attn_factor=given["yarn_attn_factor"],
+            yarn_beta_fast=given["yarn_beta_fast"],
+            yarn_beta_slow=given["yarn_beta_slow"],
+            yarn_orig_ctx=given["yarn_orig_ctx"],
+        ),
+        "adapter": None if path is None else Adapter(Path(path).expanduser(), given["lora_scale"]),
+        "micro_batch": given["n_ubatch"] if given["n_ubatch"] < given["n_batch"] else None,
+        "offload_kqv": given["offload_kqv"],
+    }

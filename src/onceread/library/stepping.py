@@ -36,20 +36,31 @@ class Stepping:
 
     _serving: Serving
     _namespace: str
-    _lock: threading.Lock | threading.RLock
+    _lock: threading.RLock
+    _placed: Place | None = None
 
     def _begin_stepping(
         self, *, logits_all: bool = False, last_n_tokens_size: int = 64, seed: int | None = None
     ) -> None:
         """Call once ``_serving``, ``_namespace`` and ``_lock`` are there."""
-        self._place = Place(self._serving.engine, self._namespace, logits_all=logits_all)
+        self._logits_all = logits_all
+        self._placed = None
         self.last_n_tokens_size = last_n_tokens_size
         self._seed = seed
 
     def _end_stepping(self) -> None:
         """Give back what is held in the engine. The state that was computed stays in the cache."""
         with self._lock:
-            self._place.drop()
+            if self._placed is not None:
+                self._placed.drop()
+
+    @property
+    def _place(self) -> Place:
+        """Made when it is first needed: a model that only embeds has none."""
+        with self._lock:
+            if self._placed is None:
+                self._placed = Place(self._serving.engine, self._namespace, logits_all=self._logits_all)
+            return self._placed
 
     # -- where it stands ---------------------------------------------------
 

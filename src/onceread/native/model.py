@@ -14,13 +14,14 @@ from onceread.native import logs
 from onceread.native.backend import extra_buffers_safe, start
 from onceread.native.errors import LoadCancelled, ModelInvalid, ModelNotFound, ModelUnsupported
 from onceread.native.library import lib
-from onceread.native.load_options import LoadOptions
+from onceread.native.model_params import ModelParams
 from onceread.native.vocabulary import Vocabulary
 
 Progress = Callable[[float], bool | None]
 """Called with the share loaded, 0 to 1, on the loading thread. Returning False stops the load."""
 
 _MAGIC = b"GGUF"
+_DEFAULT_PARAMS = ModelParams()
 
 
 class MemoryKind(Enum):
@@ -36,11 +37,11 @@ class MemoryKind(Enum):
 class Model:
     """Owns the weights. Use :meth:`load`; close it after every context that was made from it."""
 
-    def __init__(self, handle: Any, path: Path, options: LoadOptions) -> None:
+    def __init__(self, handle: Any, path: Path, gpu_layers: int, params: ModelParams) -> None:
         self._m: Any = handle
+        self.params = params
         self.path = path
-        self.options = options
-        self.gpu_layers = options.gpu_layers
+        self.gpu_layers = gpu_layers
         self.metadata: dict[str, str] = _metadata(handle)
         self.architecture: str = self.metadata.get("general.architecture", "unknown")
         self.name: str = path.name.removesuffix(".gguf")
@@ -61,14 +62,13 @@ class Model:
         *,
         gpu_layers: int = 0,
         progress: Progress | None = None,
-        options: LoadOptions | None = None,
+        params: ModelParams = _DEFAULT_PARAMS,
     ) -> Model:
         """Load a GGUF file (for a split model, its first part).
 
-        ``gpu_layers``: layers to put on a GPU if the binding was built with one; -1 is all. ``options`` say
-        that and more. Raises ModelNotFound, ModelInvalid, ModelUnsupported, LoadCancelled, LoadOptionsInvalid.
+        ``gpu_layers``: layers to put on a GPU if the binding was built with one; -1 is all.
+        Raises ModelNotFound, ModelInvalid, ModelUnsupported, LoadCancelled.
         """
-        options = options or LoadOptions(gpu_layers=gpu_layers)
         path = Path(path).expanduser()
         _check_file(path)
         start()
@@ -85,13 +85,14 @@ class Model:
                 cancelled = True
             return not cancelled
 
-        params = lib.llama_model_default_params()
-        params.use_extra_bufts = extra_buffers_safe()
-        kept = options.apply(params)
+        p = lib.llama_model_default_params()
+        p.use_extra_bufts = extra_buffers_safe()
+        p.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 0x7FFFFFFF
+        kept_alive = params.apply(p)
         callback = lib.llama_progress_callback(on_progress)
-        params.progress_callback = callback
-        handle = lib.llama_model_load_from_file(str(path).encode(), params)
-        del kept
+        p.progress_callback = callback
+        handle = lib.llama_model_load_from_file(str(path).encode(), p)
+        del kept_alive
         if raised is not None:
             if handle:
                 lib.llama_model_free(handle)
@@ -105,7 +106,7 @@ class Model:
             lib.llama_model_free(handle)
             raise ModelUnsupported(f"{path.name} has an encoder; only decoder models can generate text here")
         try:
-            return cls(handle, path, options)
+            return cls(handle, path, gpu_layers, params)
         except BaseException:
             lib.llama_model_free(handle)
             raise

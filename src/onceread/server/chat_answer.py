@@ -87,7 +87,7 @@ class ChatAnswer:
                 self.usages.append(event.usage)
                 self._explanation = event.explanation
                 self._dropped = event.dropped
-                return []
+        return []
 
     def end(self) -> list[Chunk]:
         """What a stream ends with."""

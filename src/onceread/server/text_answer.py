@@ -85,7 +85,7 @@ class TextAnswer:
             case DoneEvent():
                 self.usages.append(event.usage)
                 self._explanations[prompt] = event.explanation
-                return []
+        return []
 
     def end(self) -> list[Chunk]:
         """What a stream ends with."""
