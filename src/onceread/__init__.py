@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from onceread.library.hooks import LogitsProcessorList, StoppingCriteriaList
     from onceread.library.llama import Llama
     from onceread.library.llama_state import LlamaState
+    from onceread.library.remote import RemoteLlama
     from onceread.library.session import Session
 
 __version__ = "0.1.0"
@@ -26,6 +27,7 @@ _FROM = {  # imported when they are asked for: a command's --help should not wai
     "LlamaGrammar": "grammar",
     "LlamaState": "llama_state",
     "LogitsProcessorList": "hooks",
+    "RemoteLlama": "remote",
     "StoppingCriteriaList": "hooks",
 }
 
@@ -38,6 +40,7 @@ __all__ = [
     "LlamaRAMCache",
     "LlamaState",
     "LogitsProcessorList",
+    "RemoteLlama",
     "Session",
     "StoppingCriteriaList",
     "__version__",

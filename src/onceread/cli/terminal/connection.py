@@ -69,7 +69,10 @@ def to_model(settings: Settings) -> Connection:
         with Progress(f"loading {path.name}", file=sys.stderr):
             llama = Llama(str(path), **_parameters(settings))
     except problems as error:
-        raise CommandError(one_line(error)) from error
+        cause = error.__cause__  # what it was before it was put in the library's words
+        raise CommandError(
+            one_line(cause if isinstance(cause, NativeError | EngineError) else error)
+        ) from error
     except MemoryError:
         raise CommandError("too little memory: use a smaller model, or a smaller --ctx-size") from None
     name = settings.model_name or path.stem
