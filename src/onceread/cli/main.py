@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from onceread import __version__
-from onceread.cli import cache
+from onceread.cli import bench, cache
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.serve import serve
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("serve")(serve)
 app.add_typer(cache.app, name="cache")
+app.add_typer(bench.app, name="bench")
 
 
 def _version(wanted: bool) -> None:

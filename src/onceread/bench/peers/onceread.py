@@ -1,0 +1,71 @@
+"""Onceread itself, as `onceread serve` starts it, from the environment that runs the benchmark."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.metadata
+import json
+import sys
+import time
+from pathlib import Path
+
+from onceread import __version__
+from onceread.bench.peers.contract import Peer, Running, Setting
+from onceread.bench.peers.http import HttpRunning
+from onceread.bench.peers.process import Child
+
+
+class Onceread(Peer):
+    """``moved``: it may reuse what was read at other positions (an approximation, see docs/moved.md)."""
+
+    def __init__(self, *, moved: bool = False) -> None:
+        self.approximate = moved
+        self.name = "onceread-moved" if moved else "onceread"
+        self.about = "onceread serve" + (" --reuse-moved" if moved else "")
+
+    def version(self) -> str:
+        from onceread.native.backend import system_info
+
+        binding = importlib.metadata.version("llama-cpp-python")
+        return f"onceread {__version__} (llama-cpp-python {binding}): {system_info()}"
+
+    def start(self, setting: Setting, folder: Path) -> Running:
+        command = [
+            sys.executable, "-m", "onceread", "serve", "--model", str(setting.model), "--port", "0",
+            "--ctx-size", str(setting.ctx), "--threads", str(setting.threads),
+            "--parallel", str(setting.parallel), "--batch-size", str(setting.batch),
+            "--cache-dir", str(folder / "cache"), *(["--reuse-moved"] if self.approximate else []),
+        ]  # fmt: skip
+        child = Child(command, folder / "server.log", cwd=folder)
+        line = child.wait_for("Ready ")
+        child.drain()
+        return _Running(child, next(word for word in line.split() if word.startswith("http://")), folder)
+
+
+class _Running(HttpRunning):
+    def __init__(self, child: Child, url: str, folder: Path) -> None:
+        super().__init__(url, ignore_eos=True)
+        self._child = child
+        self.pid = child.pid
+        self.folder = folder / "cache"
+
+    def counted(self) -> int | None:
+        found = self.metric("onceread_prompt_evaluated_total")
+        return None if found is None else int(found)
+
+    def settled(self, timeout: float = 10.0) -> bool:
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if self.metric("onceread_running") == 0 and self.metric("onceread_cache_unwritten_bytes") == 0:
+                return True
+            time.sleep(0.1)
+        return False
+
+    def cache_ram(self) -> int | None:
+        try:
+            return int(json.loads(self.get("/cache"))["memory"]["bytes"])
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            return None
+
+    def stop(self) -> None:
+        self._child.stop()

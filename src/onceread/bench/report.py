@@ -1,0 +1,206 @@
+"""The report: what was measured, as Markdown, with the plots beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from onceread.bench.cold import is_right
+from onceread.bench.figures import Figures, Spread, by_label, figures, median_of
+from onceread.bench.results import Results
+from onceread.bench.targets import OURS, targets, times_read
+
+MISSING = "–"
+
+
+def write_report(results: Results, folder: Path) -> Path:
+    """``results.json``, ``report.md`` and the plots in ``folder``. Returns the report's path."""
+    from onceread.bench.plots import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    results.save(folder / "results.json")
+    plots = draw(results, folder)
+    report = folder / "report.md"
+    report.write_text(markdown(results, plots), encoding="utf-8")
+    return report
+
+
+def markdown(results: Results, plots: Sequence[str] = ()) -> str:
+    """The whole report."""
+    parts = [
+        *_head(results),
+        *_overview(results),
+        *_promises(results),
+        *(f"![{name.replace('-', ' ')}]({name}.svg)\n" for name in plots),
+        *(part for workload in results.workloads for part in _workload(results, workload)),
+        *_judged(results),
+        *_notes(results),
+    ]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _head(results: Results) -> Iterator[str]:
+    yield "# Benchmark\n"
+    yield f"- command: `{results.command}`, {results.when}"
+    yield f"- machine: {', '.join(f'{k} {v}' for k, v in results.machine.items())}"
+    yield f"- the same for all: {', '.join(f'{k} {v}' for k, v in results.setting.items())}"
+    yield f"- texts: the standard library's documentation and source, {results.corpus}"
+    for name, peer in results.peers.items():
+        yield f"- **{name}**: {peer['about']}. {peer['version']}"
+    yield ""
+
+
+def _overview(results: Results) -> Iterator[str]:
+    peers = list(results.peers)
+    yield "## Time to the first token, p95, and prompt tokens read\n"
+    yield (
+        "Milliseconds, the median of the passes; behind it how many tokens were computed, in times of those that "
+        "were new. Fewest milliseconds in bold. † disturbed, ✗ errors, ≈ approximate by design.\n"
+    )
+    yield _row(["workload", *peers])
+    yield _row(["---", *["---:"] * len(peers)])
+    for workload in results.workloads:
+        found = {peer: figures(results, workload, peer) for peer in peers}
+        best = min((f.ttft_p95.median for f in found.values() if f and f.ttft_p95), default=0.0)
+        yield _row([workload, *(_cell(results, workload, peer, found[peer], best) for peer in peers)])
+    yield ""
+
+
+def _cell(results: Results, workload: str, peer: str, found: Figures | None, best: float) -> str:
+    if found is None or found.ttft_p95 is None:
+        return MISSING
+    time = f"{1000 * found.ttft_p95.median:,.0f}"
+    if found.ttft_p95.median <= best:
+        time = f"**{time}**"
+    read = times_read(results, workload, peer)
+    marks = ("†" if found.disturbed else "") + ("✗" if found.errors else "")
+    approximate = "≈" if results.peers[peer]["approximate"] else ""
+    return f"{time}{marks} · {approximate}{MISSING if read is None else f'{read:.2f}×'}"
+
+
+def _promises(results: Results) -> Iterator[str]:
+    found = targets(results)
+    if not found:
+        return
+    met = sum(target.met for target in found)
+    yield f"## What is promised: {met} of {len(found)} kept\n"
+    yield _row(["promise", "measured", "bound", ""])
+    yield _row(["---", "---:", "---:", "---"])
+    for target in found:
+        sign = "≥" if target.at_least else "≤"
+        kept = "kept" if target.met else "**missed**"
+        yield _row([target.what, f"{target.measured:.3f}", f"{sign} {target.bound:.3f}", kept])
+    yield ""
+
+
+def _workload(results: Results, workload: str) -> Iterator[str]:
+    told = results.workloads[workload]
+    found = {peer: f for peer in results.peers if (f := figures(results, workload, peer))}
+    if not found:
+        return
+    sizes = ", ".join(f"{k} {v}" for k, v in told["sizes"].items())
+    yield f"## {workload}\n"
+    yield f"{told['about']} ({sizes})\n"
+    head = [
+        "peer", "n", "first token p50 ms", "p95 ms", "gap p50 ms", "p95 ms", "tokens/s", "evaluated", "ideal",
+        "wall s", "RSS MiB", "cache RAM MiB", "disk MiB", "errors",
+    ]  # fmt: skip
+    yield _row(head)
+    yield _row(["---", *["---:"] * (len(head) - 1)])
+    for peer, f in found.items():
+        yield _row(
+            [
+                peer + (" †" if f.disturbed else ""), f"{f.passes}",
+                _spread(f.ttft_p50, 1000), _spread(f.ttft_p95, 1000),
+                _spread(f.gap_p50, 1000, 1), _spread(f.gap_p95, 1000, 1), _spread(f.rate, 1, 1), _median(f.evaluated),
+                _median(f.ideal), _spread(f.wall, 1, 1), _median(f.rss, 2**-20), _median(f.cache_ram, 2**-20),
+                _median(f.cache_disk, 2**-20), f"{f.errors or ''}",
+            ]
+        )  # fmt: skip
+    yield ""
+    yield from _labels(results, workload, list(found))
+
+
+def _labels(results: Results, workload: str, peers: list[str]) -> Iterator[str]:
+    """The median first token of each kind of request."""
+    by_peer = {peer: by_label(results, workload, peer) for peer in peers}
+    labels = list(dict.fromkeys(label for found in by_peer.values() for label in found))
+    if len(labels) < 2:
+        return
+    yield "First token by kind of request, median ms, and tokens evaluated:\n"
+    yield _row(["request", *peers, "ideal"])
+    yield _row(["---", *["---:"] * (len(peers) + 1)])
+    for label in labels:
+        cells = []
+        for peer in peers:
+            samples = by_peer[peer].get(label, [])
+            seconds, tokens = median_of(samples, lambda s: s.ttft), median_of(samples, lambda s: s.evaluated)
+            cells.append(f"{_number(seconds, 1000)} · {_number(tokens)}")
+        some = by_peer[OURS if OURS in by_peer else peers[0]].get(label, [])
+        yield _row([label, *cells, _number(median_of(some, lambda s: s.ideal))])
+    yield ""
+
+
+def _judged(results: Results) -> Iterator[str]:
+    if not results.judged or results.noise is None:
+        return
+    yield "## Are the replies right?\n"
+    yield (
+        "Of each workload and server the reply that reused most, token by token against a fresh context: how far "
+        "below the likeliest token the chosen one was, at worst, in logits. Cold readings differ from each other by "
+        f"{results.noise:.2f}; up to twice that is right, a wrong state is off by several times as much.\n"
+    )
+    workloads = [w for w in results.workloads if any(j.workload == w for j in results.judged)]
+    yield _row(["workload", *results.peers])
+    yield _row(["---", *["---:"] * len(results.peers)])
+    gaps = {(j.workload, j.peer): j.gap for j in results.judged}
+    for workload in workloads:
+        cells = []
+        for peer in results.peers:
+            gap = gaps.get((workload, peer))
+            text = MISSING if gap is None else f"{gap:.2f}"
+            cells.append(
+                f"**{text} wrong**" if gap is not None and not is_right(gap, results.noise) else text
+            )
+        yield _row([workload, *cells])
+    yield ""
+
+
+def _notes(results: Results) -> Iterator[str]:
+    disturbed = [run for run in results.runs if run.load.disturbed]
+    failed = [run for run in results.runs if run.error]
+    if not (disturbed or failed or results.skipped):
+        return
+    yield "## Notes\n"
+    for run in disturbed:
+        yield (
+            f"- {run.workload} on {run.peer}, pass {run.turn + 1}, was disturbed: {run.load.foreign:.1f} CPU seconds "
+            f"of other work in {run.load.wall:.0f} s"
+        )
+    for run in failed:
+        yield f"- {run.workload} on {run.peer}, pass {run.turn + 1}, failed: {run.error}"
+    for line in results.skipped:
+        yield f"- left out: {line}"
+    yield ""
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(value: float | None, factor: float = 1.0, digits: int = 0) -> str:
+    return MISSING if value is None else f"{value * factor:,.{digits}f}"
+
+
+def _median(spread: Spread | None, factor: float = 1.0) -> str:
+    return MISSING if spread is None else _number(spread.median, factor)
+
+
+def _spread(spread: Spread | None, factor: float = 1.0, digits: int = 0) -> str:
+    """The median, and in brackets from where to where, if there is more than one."""
+    if spread is None:
+        return MISSING
+    median = _number(spread.median, factor, digits)
+    if spread.n == 1:
+        return median
+    return f"{median} ({_number(spread.low, factor, digits)}–{_number(spread.high, factor, digits)})"
