@@ -33,6 +33,9 @@ class Figures:
     passes: int
     ttft_p50: Spread | None
     ttft_p95: Spread | None
+    known_p95: (
+        Spread | None
+    )  # of requests at least half of whose prompt was read before; of all if there are none
     gap_p50: Spread | None  # between two pieces of text: a token, mostly
     gap_p95: Spread | None
     rate: Spread | None  # tokens written a second, of all streams, reading included
@@ -59,6 +62,7 @@ def figures(results: Results, workload: str, peer: str) -> Figures | None:
         passes=len(runs),
         ttft_p50=over(lambda run: quantile(ttfts(run), 0.5)),
         ttft_p95=over(lambda run: quantile(ttfts(run), 0.95)),
+        known_p95=over(lambda run: quantile(ttfts(run, known=True), 0.95)),
         gap_p50=over(lambda run: quantile([g for s in run.samples for g in s.gaps], 0.5)),
         gap_p95=over(lambda run: quantile([g for s in run.samples for g in s.gaps], 0.95)),
         rate=over(lambda run: sum(s.completion for s in run.samples) / run.wall if run.wall else None),
@@ -79,8 +83,11 @@ def evaluated(run: Run) -> int | None:
     return run.counted if said is None else said
 
 
-def ttfts(run: Run) -> list[float]:
-    return [s.ttft for s in run.samples if s.ttft is not None]
+def ttfts(run: Run, *, known: bool = False) -> list[float]:
+    """Times to the first token; ``known``: of the requests at least half of whose prompt somebody had read before."""
+    samples = [s for s in run.samples if s.ttft is not None]
+    some = [s for s in samples if s.ideal is not None and s.ideal_prompt and s.ideal <= s.ideal_prompt / 2]
+    return [s.ttft for s in (some if known and some else samples) if s.ttft is not None]
 
 
 def total(values: Iterable[int | None]) -> int | None:

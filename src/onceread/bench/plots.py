@@ -79,7 +79,7 @@ def _by_turn(results: Results) -> Figure | None:
         rows, columns, figsize=(5.2 * columns, 0.9 + 2.9 * rows), squeeze=False, layout="constrained"
     )
     for axes, workload in zip(grid.flat, shown, strict=False):
-        for peer in results.peers:
+        for peer in reversed(results.peers):  # the first, ours, on top of the others
             runs = results.of(workload, peer)
             if runs:
                 _turns(axes, runs, _colour(results, peer), peer)
@@ -88,11 +88,23 @@ def _by_turn(results: Results) -> Figure | None:
         axes.set_xlabel("request")
         axes.set_ylabel("first token, s")
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.yaxis.set_major_formatter(lambda value, _position: f"{value:g}")
+        axes.yaxis.set_major_formatter(_seconds)
+        axes.yaxis.set_minor_formatter(
+            lambda value, _position: _seconds(value) if _leading(value) in "25" else ""
+        )
+        axes.grid(visible=True, which="minor", axis="y", linewidth=0.3)
     for axes in list(grid.flat)[len(shown) :]:
         axes.remove()
     _legend(figure, results)
     return figure
+
+
+def _seconds(value: float, _position: object = None) -> str:
+    return f"{value:g}"
+
+
+def _leading(value: float) -> str:
+    return f"{value:e}"[0]
 
 
 def _turns(axes: Axes, runs: Sequence[Run], colour: str, name: str) -> None:
@@ -119,34 +131,38 @@ def _legend(figure: Figure, results: Results) -> None:
 
 
 def _against_ideal(results: Results) -> Figure | None:
-    """Bars: prompt tokens computed, workload by workload; a tick where the ideal is."""
+    """Bars: prompt tokens computed, workload by workload; a stroke where the ideal is."""
     import matplotlib.pyplot as plt
 
-    cells = {
-        (w, p): f for w in results.workloads for p in results.peers
-        if (f := figures(results, w, p)) and f.evaluated and f.ideal
-    }  # fmt: skip
-    shown = [w for w in results.workloads if any(w == workload for workload, _ in cells)]
+    found = {w: {p: figures(results, w, p) for p in results.peers} for w in results.workloads}
+    shown = [
+        w for w, by_peer in found.items() if any(f and f.evaluated and f.ideal for f in by_peer.values())
+    ]
     if not shown:
         return None
-    peers = [p for p in results.peers if any(p == peer for _, peer in cells)]
-    height = 0.8 / len(peers)
-    figure, axes = plt.subplots(
-        figsize=(10.4, 1.2 + len(shown) * (0.25 + 0.16 * len(peers))), layout="constrained"
+    columns = min(3, len(shown))
+    rows = -(-len(shown) // columns)
+    tall = 0.55 + 0.12 * len(results.peers)
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(3.6 * columns, 1.1 + tall * rows), squeeze=False, layout="constrained"
     )
-    for row, workload in enumerate(shown):
-        for i, peer in enumerate(peers):
-            f = cells.get((workload, peer))
-            if f is None or f.evaluated is None or f.ideal is None:
-                continue
-            y = row - 0.4 + (i + 0.5) * height
-            axes.barh(y, f.evaluated.median, height * 0.9, color=_colour(results, peer))
-            axes.plot([f.ideal.median] * 2, [y - height / 2, y + height / 2], color=_INK, linewidth=1.6)
-    axes.set_yticks(range(len(shown)), shown)
-    axes.invert_yaxis()
-    axes.grid(visible=False, axis="y")
-    axes.set_xlabel("prompt tokens computed; the upright strokes are the ideal: the tokens that were new")
-    axes.xaxis.set_major_formatter(lambda value, _position: f"{value:,.0f}")
+    for axes, workload in zip(grid.flat, shown, strict=False):
+        by_peer = [(p, f) for p, f in found[workload].items() if f and f.evaluated]
+        for row, (peer, f) in enumerate(by_peer):
+            assert f.evaluated is not None
+            axes.barh(row, f.evaluated.median, 0.85, color=_colour(results, peer))
+        ideal = [f.ideal.median for _, f in by_peer if f.ideal]
+        axes.axvline(sum(ideal) / len(ideal), color=_INK, linewidth=1.4)
+        axes.set_title(workload)
+        axes.set_yticks([])
+        axes.set_ylim(len(by_peer) - 0.4, -0.6)
+        axes.xaxis.set_major_locator(plt.MaxNLocator(4, integer=True))
+        axes.xaxis.set_major_formatter(lambda value, _position: f"{value:,.0f}")
+    for axes in list(grid.flat)[len(shown) :]:
+        axes.remove()
+    figure.supxlabel(
+        "prompt tokens computed; the upright strokes are the ideal, the tokens that were new", fontsize=10
+    )
     _legend(figure, results)
     return figure
 
@@ -160,7 +176,7 @@ def _bytes(results: Results) -> Figure | None:
     if not runs:
         return None
     figure, (ram, disk) = plt.subplots(1, 2, figsize=(10.4, 3.8), layout="constrained")
-    for peer, run in runs.items():
+    for peer, run in reversed(runs.items()):
         colour = _colour(results, peer)
         if run.rss_ready is not None:
             _conversations(ram, run, [_beyond(s.rss, run.rss_ready) for s in run.samples], colour)

@@ -52,25 +52,43 @@ def _head(results: Results) -> Iterator[str]:
 
 def _overview(results: Results) -> Iterator[str]:
     peers = list(results.peers)
-    yield "## Time to the first token, p95, and prompt tokens read\n"
+    yield "## Time to the first token of prompts that were known, and tokens read\n"
     yield (
-        "Milliseconds, the median of the passes; behind it how many tokens were computed, in times of those that "
-        "were new. Fewest milliseconds in bold. † disturbed, ✗ errors, ≈ approximate by design.\n"
+        "Of the requests at least half of whose prompt was read before (of all where there are none): p95 in "
+        "milliseconds, the median of the passes. Behind it how many prompt tokens the whole workload computed, in "
+        "times of those that were new. Fewest milliseconds in bold. † disturbed, ✗ errors, ≈ approximate by design.\n"
     )
     yield _row(["workload", *peers])
     yield _row(["---", *["---:"] * len(peers)])
     for workload in results.workloads:
         found = {peer: figures(results, workload, peer) for peer in peers}
-        best = min((f.ttft_p95.median for f in found.values() if f and f.ttft_p95), default=0.0)
+        best = min((f.known_p95.median for f in found.values() if f and f.known_p95), default=0.0)
         yield _row([workload, *(_cell(results, workload, peer, found[peer], best) for peer in peers)])
+    yield ""
+    others = [peer for peer in peers if peer != OURS]
+    if OURS not in peers or not others:
+        return
+    yield f"The same times, {OURS}'s as a part of each peer's:\n"
+    yield _row(["workload", *others])
+    yield _row(["---", *["---:"] * len(others)])
+    for workload in results.workloads:
+        ours = figures(results, workload, OURS)
+        if ours is None or ours.known_p95 is None:
+            continue
+        cells = []
+        for peer in others:
+            theirs = figures(results, workload, peer)
+            there = theirs is not None and theirs.known_p95 is not None and theirs.known_p95.median
+            cells.append(f"{ours.known_p95.median / there:.2f}" if there else MISSING)
+        yield _row([workload, *cells])
     yield ""
 
 
 def _cell(results: Results, workload: str, peer: str, found: Figures | None, best: float) -> str:
-    if found is None or found.ttft_p95 is None:
+    if found is None or found.known_p95 is None:
         return MISSING
-    time = f"{1000 * found.ttft_p95.median:,.0f}"
-    if found.ttft_p95.median <= best:
+    time = f"{1000 * found.known_p95.median:,.0f}"
+    if found.known_p95.median <= best:
         time = f"**{time}**"
     read = times_read(results, workload, peer)
     marks = ("†" if found.disturbed else "") + ("✗" if found.errors else "")

@@ -13,9 +13,7 @@ import xllamacpp
 def described() -> str:
     """Versions and CPU features, in a line."""
     system = xllamacpp.get_system_info().replace("\n", " ").strip()
-    return (
-        f"xllamacpp {xllamacpp.__version__} (llama.cpp {xllamacpp.BUILD_INFO.get('build_number')}): {system}"
-    )
+    return f"xllamacpp {xllamacpp.__version__} (built by {xllamacpp.BUILD_INFO.get('compiler')}): {system}"
 
 
 def main() -> None:
