@@ -1,4 +1,4 @@
-"""What each workload costs this server, in prompt tokens computed: exactly, so that a regression is not a matter of time.
+"""What each workload costs this server, in prompt tokens computed: exactly, and no matter of time.
 
 The model is tiny and every reply is the same word, so the figures are the same on every machine. They may change when
 a workload's sizes do; otherwise a larger figure is a prompt that is read twice.

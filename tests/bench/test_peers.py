@@ -120,9 +120,8 @@ class TestAsking:
     def test_reads_text_usage_and_timings(self, url: str) -> None:
         usage = {"prompt_tokens": 50, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 40}}
         timings = {"prompt_n": 11, "prompt_ms": 500.0}
-        Scripted.answers.append(
-            (200, [text(None), text("Hi"), text(" you"), {"choices": [], "usage": usage, "timings": timings}])
-        )
+        last = {"choices": [], "usage": usage, "timings": timings}
+        Scripted.answers.append((200, [text(None), text("Hi"), text(" you"), last]))
         answer = HttpRunning(url, ignore_eos=True).answer([{"role": "user", "content": "x"}], 2)
         assert (answer.text, answer.error, answer.prompt_tokens, answer.completion_tokens) == (
             "Hi you",

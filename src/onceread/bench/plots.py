@@ -133,6 +133,7 @@ def _legend(figure: Figure, results: Results) -> None:
 def _against_ideal(results: Results) -> Figure | None:
     """Bars: prompt tokens computed, workload by workload; a stroke where the ideal is."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     found = {w: {p: figures(results, w, p) for p in results.peers} for w in results.workloads}
     shown = [
@@ -156,7 +157,7 @@ def _against_ideal(results: Results) -> Figure | None:
         axes.set_title(workload)
         axes.set_yticks([])
         axes.set_ylim(len(by_peer) - 0.4, -0.6)
-        axes.xaxis.set_major_locator(plt.MaxNLocator(4, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.xaxis.set_major_formatter(lambda value, _position: f"{value:,.0f}")
     for axes in list(grid.flat)[len(shown) :]:
         axes.remove()
