@@ -32,7 +32,18 @@ pytestmark = pytest.mark.model
 WORKLOADS = {workload.name: workload for workload in load_workloads("small")}
 # By workload: prompt tokens of all requests, and those that were computed.
 COSTS = {
-    "chat-growth": (0, 0),
+    "chat-growth": (583, 188),
+    "shared-system": (1478, 414),
+    "edit-regenerate-branch": (1499, 302),
+    "rotation": (1582, 863),
+    "restart": (905, 356),
+    "past-the-limit": (922, 804),
+    "agent": (1671, 682),
+    "timestamp": (467, 377),
+    "concurrent": (618, 241),
+    "long-document": (884, 352),
+    "cold-prompt": (740, 280),
+    "decode": (372, 312),
 }
 
 

@@ -21,6 +21,7 @@ from onceread.bench.peers.http import HttpRunning
 from onceread.bench.peers.process import Child
 from onceread.bench.peers.url import Url
 from onceread.bench.peers.venvs import venv_python
+from tests.bench.fakes import SETTING
 
 SERVER = "import sys; print('READY at home', flush=True); sys.stdin.read()"
 
@@ -166,6 +167,12 @@ class TestAsking:
 
     def test_of_a_server_that_is_gone_is_an_error_too(self) -> None:
         assert "refused" in (HttpRunning("127.0.0.1:9").answer([], 1).error or "")
+
+    def test_a_server_that_refuses_a_fixed_length_is_asked_without(self, url: str, tmp_path: Path) -> None:
+        Scripted.answers += [(400, "unknown parameter"), (200, [text("Hi")]), (200, [text("Ho")])]
+        server = Url(url).start(SETTING, tmp_path)
+        assert [server.answer([], 1).text, server.answer([], 1).text] == ["Hi", "Ho"]
+        assert ["ignore_eos" in body for body in Scripted.asked] == [True, False, False]
 
     def test_metrics_are_read_by_their_whole_name(self, url: str) -> None:
         server = HttpRunning(url)

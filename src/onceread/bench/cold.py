@@ -64,7 +64,7 @@ class ColdReference:
         """The largest difference of logits after ``prompt`` between readings in other slices."""
         rows = [self._read(prompt, size) for size in _SLICES]
         able = np.isfinite(rows[0])
-        return max(float(np.abs(row - rows[0])[able].max()) for row in rows[1:])
+        return max(float(np.abs(row[able] - rows[0][able]).max()) for row in rows[1:])
 
     def close(self) -> None:
         self._batch.close()

@@ -126,3 +126,8 @@ def decode_rate(sample: Sample) -> float | None:
     """Tokens a second from the first piece of text to the last."""
     span = sum(sample.gaps)
     return (sample.completion - 1) / span if span and sample.completion > 1 else None
+
+
+def prefill_rate(sample: Sample) -> float | None:
+    """Prompt tokens a second up to the first piece of text, of a prompt that is new as a whole."""
+    return sample.ideal_prompt / sample.ttft if sample.ideal_prompt and sample.ttft else None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from onceread.bench.cold import is_right
-from onceread.bench.figures import Figures, Spread, by_label, figures, median_of
-from onceread.bench.results import Results
+from onceread.bench.figures import Figures, Spread, by_label, decode_rate, figures, median_of, prefill_rate
+from onceread.bench.results import Results, Sample
 from onceread.bench.targets import OURS, targets, times_read
 
 MISSING = "–"
@@ -30,6 +31,7 @@ def markdown(results: Results, plots: Sequence[str] = ()) -> str:
     parts = [
         *_head(results),
         *_overview(results),
+        *_speeds(results),
         *_promises(results),
         *(f"![{name.replace('-', ' ')}]({name}.svg)\n" for name in plots),
         *(part for workload in results.workloads for part in _workload(results, workload)),
@@ -46,8 +48,15 @@ def _head(results: Results) -> Iterator[str]:
     yield f"- the same for all: {', '.join(f'{k} {v}' for k, v in results.setting.items())}"
     yield f"- texts: the standard library's documentation and source, {results.corpus}"
     for name, peer in results.peers.items():
-        yield f"- **{name}**: {peer['about']}. {peer['version']}"
+        yield f"- **{name}**: {peer['about']}. {_features(peer['version'])}"
     yield ""
+
+
+def _features(version: str) -> str:
+    """llama.cpp's line on what it was built for, ``AVX = 1 | ...``, with the names alone."""
+    what, found, system = version.partition(": ")
+    names = re.findall(r"(\w+) = 1", system)
+    return f"{what}: {' '.join(names)}" if found and names else version
 
 
 def _overview(results: Results) -> Iterator[str]:
@@ -94,6 +103,30 @@ def _cell(results: Results, workload: str, peer: str, found: Figures | None, bes
     marks = ("†" if found.disturbed else "") + ("✗" if found.errors else "")
     approximate = "≈" if results.peers[peer]["approximate"] else ""
     return f"{time}{marks} · {approximate}{MISSING if read is None else f'{read:.2f}×'}"
+
+
+def _speeds(results: Results) -> Iterator[str]:
+    """How fast each reads and writes: median of all passes, and from where to where."""
+    rows: list[tuple[str, str, str, Callable[[Sample], float | None]]] = [
+        ("write, one stream, fresh", "decode", "decode, fresh", decode_rate),
+        ("write, after 30 other conversations", "decode", "decode, after others", decode_rate),
+        ("read a new prompt, fresh", "decode", "prefill, fresh", prefill_rate),
+        ("read a new prompt, after 30 other conversations", "decode", "prefill, after others", prefill_rate),
+        ("read a long new prompt", "cold-prompt", "cold", prefill_rate),
+    ]
+    cells = {
+        (what, peer): Spread.of(map(value, by_label(results, workload, peer).get(label, ())))
+        for what, workload, label, value in rows
+        for peer in results.peers
+    }
+    if not any(cells.values()):
+        return
+    yield "## Tokens a second\n"
+    yield _row(["", *results.peers])
+    yield _row(["---", *["---:"] * len(results.peers)])
+    for what, *_ in rows:
+        yield _row([what, *(_spread(cells[what, peer], 1, 1) for peer in results.peers)])
+    yield ""
 
 
 def _promises(results: Results) -> Iterator[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from onceread.bench.cold import ColdReference
+from onceread.bench.figures import evaluated
 from onceread.bench.machine import Load, describe
 from onceread.bench.peers import ONLY
 from onceread.bench.peers.contract import Peer, PeerFailed, Setting
@@ -179,9 +180,8 @@ def _failed(workload: Workload, peer: Peer, turn: int, error: str) -> Run:
 def _in_a_line(run: Run) -> str:
     if run.error:
         return run.error
-    evaluated = [s.evaluated for s in run.samples if s.evaluated is not None]
     ideal = sum(s.ideal or 0 for s in run.samples)
-    said = f"{run.wall:.1f} s, {sum(evaluated):,} tokens evaluated (ideal {ideal:,})"
+    said = f"{run.wall:.1f} s, {evaluated(run) or 0:,} tokens evaluated (ideal {ideal:,})"
     if errors := sum(s.error is not None for s in run.samples):
         said += f", {errors} errors"
     return said + (f", disturbed: {run.load.foreign:.1f} s of other work" if run.load.disturbed else "")

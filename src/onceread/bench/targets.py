@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onceread.bench.figures import by_label, decode_rate, evaluated, figures, median_of, quantile, ttfts
+from onceread.bench.figures import (
+    by_label,
+    decode_rate,
+    evaluated,
+    figures,
+    median_of,
+    prefill_rate,
+    quantile,
+    ttfts,
+)
 from onceread.bench.results import Results, Sample
 
 OURS = "onceread"
@@ -138,10 +147,10 @@ def _speed(results: Results) -> Iterator[Target]:
             )
         for label in ("prefill, fresh", "prefill, after others"):
             yield from _ratio(
-                results, "decode", label, peer, _prefill_rate, f"{label}: tokens a second, of {peer}'s"
+                results, "decode", label, peer, prefill_rate, f"{label}: tokens a second, of {peer}'s"
             )
         what = f"cold prefill of the long prompt: tokens a second, of {peer}'s"
-        yield from _ratio(results, "cold-prompt", "cold", peer, _prefill_rate, what)
+        yield from _ratio(results, "cold-prompt", "cold", peer, prefill_rate, what)
 
 
 def _ratio(
@@ -151,10 +160,6 @@ def _ratio(
     theirs = median_of(by_label(results, workload, peer).get(label, ()), value)
     if ours and theirs:
         yield Target(what, ours / theirs, 0.97, at_least=True)
-
-
-def _prefill_rate(sample: Sample) -> float | None:
-    return sample.ideal_prompt / sample.ttft if sample.ideal_prompt and sample.ttft else None
 
 
 def _streams(results: Results) -> Iterator[Target]:

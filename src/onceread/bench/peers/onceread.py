@@ -63,7 +63,7 @@ class _Running(HttpRunning):
 
     def cache_ram(self) -> int | None:
         try:
-            return int(json.loads(self.get("/cache"))["memory"]["bytes"])
+            return int(json.loads(self.get("/cache"))["tiers"]["memory"]["bytes"])
         except (OSError, http.client.HTTPException, ValueError, KeyError):
             return None
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from onceread.bench.peers.contract import Peer, Running, Setting
+from onceread.bench.peers.contract import Answer, Peer, Running, Setting
 from onceread.bench.peers.http import HttpRunning
+from onceread.bench.workloads.contract import Message
 
 
 class Url(Peer):
@@ -25,4 +27,15 @@ class Url(Peer):
         return self.about
 
     def start(self, setting: Setting, folder: Path) -> Running:
-        return HttpRunning(self._url, model=self._model, key=self._key, ignore_eos=True)
+        return _Running(self._url, model=self._model, key=self._key, ignore_eos=True)
+
+
+class _Running(HttpRunning):
+    def answer(self, messages: Sequence[Message], reply: int) -> Answer:
+        """Replies of a fixed length where the server knows how; one that refuses the parameter gets it once."""
+        answer = super().answer(messages, reply)
+        if (answer.error or "").startswith(("status 400", "status 422")) and self._body.pop(
+            "ignore_eos", None
+        ):
+            return super().answer(messages, reply)
+        return answer
