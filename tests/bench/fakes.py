@@ -60,6 +60,8 @@ class FakePeer(Peer):
         if self.broken == "start":
             raise PeerFailed("it did not start: out of memory")
         self.started += 1
+        if self.broken == "interrupted" and self.started > 1:
+            raise KeyboardInterrupt
         FakePeer.alive.append(self.name)
         return _FakeRunning(self, folder)
 

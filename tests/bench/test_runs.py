@@ -101,6 +101,15 @@ class TestARun:
         assert found.runs == []
         assert "restart on onceread, pass 1: no time" in found.skipped
 
+    def test_one_that_is_broken_off_reports_what_there_is(self, tmp_path: Path) -> None:
+        found, said = play(
+            tmp_path, FakePeer("onceread", broken="interrupted"), only=["restart", "chat-growth"]
+        )
+        assert [run.workload for run in found.runs] == ["chat-growth"]
+        assert "broken off" in said[-1]
+        assert "was broken off" in markdown(found)
+        assert not FakePeer.alive
+
     def test_what_takes_long_is_played_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("onceread.bench.runner.SHORT", -1.0)
         found, _ = play(tmp_path, FakePeer("onceread"), only=["restart"])

@@ -199,7 +199,8 @@ def _judged(results: Results) -> Iterator[str]:
     yield (
         "Of each workload and server the reply that reused most, token by token against a fresh context: how far "
         "below the likeliest token the chosen one was, at worst, in logits. Cold readings differ from each other by "
-        f"{results.noise:.2f}; up to twice that is right, a wrong state is off by several times as much.\n"
+        f"{results.noise:.2f}; up to twice that is right, a wrong state is off by several times as much "
+        "(≈ where it is by design).\n"
     )
     workloads = [w for w in results.workloads if any(j.workload == w for j in results.judged)]
     yield _row(["workload", *results.peers])
@@ -210,9 +211,9 @@ def _judged(results: Results) -> Iterator[str]:
         for peer in results.peers:
             gap = gaps.get((workload, peer))
             text = MISSING if gap is None else f"{gap:.2f}"
-            cells.append(
-                f"**{text} wrong**" if gap is not None and not is_right(gap, results.noise) else text
-            )
+            if gap is not None and not is_right(gap, results.noise):
+                text = f"{text} ≈" if results.peers[peer]["approximate"] else f"**{text} wrong**"
+            cells.append(text)
         yield _row([workload, *cells])
     yield ""
 

@@ -63,13 +63,17 @@ def run_benchmark(plan: Plan, setting: Setting, model: Model | None, say: Say) -
     )
     peers = _prepared(plan, results, say)
     bench = _Bench(plan, setting, prompter, results, say)
-    for turn in range(plan.passes):
-        for i, workload in enumerate(plan.workloads):
-            first = (turn + i) % len(peers) if peers else 0
-            for peer in (*peers[first:], *peers[:first]):
-                bench.play(workload, peer, turn)
-    if model is not None and prompter is not None:
-        bench.judge(model, prompter)
+    try:
+        for turn in range(plan.passes):
+            for i, workload in enumerate(plan.workloads):
+                first = (turn + i) % len(peers) if peers else 0
+                for peer in (*peers[first:], *peers[:first]):
+                    bench.play(workload, peer, turn)
+        if model is not None and prompter is not None:
+            bench.judge(model, prompter)
+    except KeyboardInterrupt:
+        say("broken off; what was measured until now is reported")
+        results.skipped.append("whatever came after it was broken off")
     return results
 
 

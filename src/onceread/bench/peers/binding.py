@@ -153,8 +153,12 @@ class _RunningInside(Running):
 
     def answer(self, messages: Sequence[Message], reply: int) -> Answer:
         watch = Stopwatch()
+        request = json.dumps({"messages": list(messages), "max_tokens": reply, **self._options})
         with self._lock:
-            self._child.say(json.dumps({"messages": list(messages), "max_tokens": reply, **self._options}))
+            try:
+                self._child.say(request)
+            except OSError:
+                return watch.done(f"it is gone: {self._child.last_words()}")
             while line := self._child.hear():
                 said = json.loads(line)
                 if "text" in said:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import importlib.metadata
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -36,10 +37,16 @@ class Onceread(Peer):
             "--parallel", str(setting.parallel), "--batch-size", str(setting.batch),
             "--cache-dir", str(folder / "cache"), *(["--reuse-moved"] if self.approximate else []),
         ]  # fmt: skip
-        child = Child(command, folder / "server.log", cwd=folder)
+        child = Child(command, folder / "server.log", env=_environment(folder), cwd=folder)
         line = child.wait_for("Ready ")
         child.drain()
         return _Running(child, next(word for word in line.split() if word.startswith("http://")), folder)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Without the settings of whoever runs the benchmark, so that the defaults are measured."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("ONCEREAD_") or k == "ONCEREAD_AMX"}
+    return {**kept, "XDG_CONFIG_HOME": str(folder / "no-config")}
 
 
 class _Running(HttpRunning):

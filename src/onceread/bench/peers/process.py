@@ -31,7 +31,7 @@ class Child:
                 stderr=errors,
                 text=True,
                 cwd=cwd,
-                env={**os.environ, **(env or {})},
+                env=os.environ if env is None else env,
             )
 
     @property
