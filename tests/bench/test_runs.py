@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from onceread.bench.compare import compared
+from onceread.bench.estimate import estimated
 from onceread.bench.figures import quantile
 from onceread.bench.machine import Load
 from onceread.bench.report import markdown, write_report
@@ -203,6 +204,23 @@ class TestTheTwin:
     )
     def test_common(self, a: tuple[int, ...], b: tuple[int, ...], n: int) -> None:
         assert common(a, b) == common(b, a) == n
+
+
+def test_an_estimate_is_the_arithmetic_of_what_servers_remember() -> None:
+    lines = estimated(load_workloads("small"), Measured(), 3).splitlines()  # type: ignore[arg-type]
+    rows = {
+        cells[1].strip(): [float(c.replace(",", "")) for c in cells[2:-1]]
+        for cells in map(_cells, lines[5:-2])
+    }
+    assert set(rows) == {workload.name for workload in load_workloads("small")}
+    for _requests, new, prompts, _written, remembers, last, nothing in rows.values():
+        assert new < prompts
+        assert remembers <= last <= nothing
+    assert "minutes for one server" in lines[-1]
+
+
+def _cells(line: str) -> list[str]:
+    return line.split("|")
 
 
 def test_quantiles_are_by_the_nearest_rank() -> None:
