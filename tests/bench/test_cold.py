@@ -16,6 +16,7 @@ from onceread.native.params import SamplingParams
 
 pytestmark = pytest.mark.model
 
+SYSTEM = "You help the keepers of lighthouses with their daily work, in short and plain words. " * 6
 QUESTIONS = ("Who keeps the lighthouse?", "Write a list of three cheap vegetables.")
 
 
@@ -28,7 +29,7 @@ def model(smollm2_path: Path) -> Iterator[Model]:
 def test_a_reply_is_right_for_its_own_conversation_and_wrong_for_another(model: Model) -> None:
     prompter = Prompter(model)
     prompts = [
-        prompter.prompt([{"role": "system", "content": "You help."}, {"role": "user", "content": text}])
+        prompter.prompt([{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}])
         for text in QUESTIONS
     ]
     with Engine(model, EngineConfig(ctx_size=1024)) as engine:
@@ -39,7 +40,7 @@ def test_a_reply_is_right_for_its_own_conversation_and_wrong_for_another(model: 
             for p in prompts
         ]
     reference = ColdReference(model, prompter, n_ctx=512)
-    noise = reference.noise(prompts[0])
+    noise = reference.noise(prompts[0])  # of a prompt that is longer than the slices it is read in
     assert 0 < noise < 2
     for i in (0, 1):
         gap, compared = reference.gap(prompts[i], replies[i])

@@ -83,7 +83,7 @@ def bench(
         url=url,
         url_model=url_model,
         key=key,
-        passes=passes or (1 if quick else 3),
+        passes=passes or (2 if quick else 3),
         minutes=minutes or _MINUTES[scale],
         ctx=ctx_size,
         threads=threads,
