@@ -134,7 +134,7 @@ class _Bench:
         self._say(f"{at:5.1f} min  pass {turn + 1}  {workload.name} on {peer.name}: {_in_a_line(run)}")
 
     def _once(self, workload: Workload, peer: Peer, turn: int) -> Run:
-        folder = Path(tempfile.mkdtemp(prefix=f"{peer.name}-", dir=self._plan.work))
+        folder = Path(tempfile.mkdtemp(prefix="run-", dir=self._plan.work))
         stage = LiveStage(peer, self._setting, folder, self._prompter)
         try:
             with stage:

@@ -37,6 +37,12 @@ def bench(
     peer: Annotated[
         Texts, typer.Option("--peer", metavar="NAME", help="only this one; may be repeated")
     ] = None,
+    variant: Annotated[
+        Texts,
+        typer.Option(
+            "--variant", metavar="OPTIONS", help='ours with these options, too: --variant "--flash-attn off"'
+        ),
+    ] = None,
     workload: Annotated[
         Texts, typer.Option("--workload", metavar="NAME", help="only this one; may be repeated")
     ] = None,
@@ -79,6 +85,7 @@ def bench(
         scale=scale,
         model=find_model(model),
         peers=peer,
+        variants=variant,
         workloads=workload,
         url=url,
         url_model=url_model,

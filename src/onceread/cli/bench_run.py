@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import typer
 from onceread.bench.estimate import estimated
 from onceread.bench.peers import PEERS, QUICK, find_peers
 from onceread.bench.peers.contract import Peer, Setting
+from onceread.bench.peers.onceread import Onceread
 from onceread.bench.peers.url import Url
 from onceread.bench.report import write_report
 from onceread.bench.runner import Plan, run_benchmark
@@ -35,6 +37,7 @@ class Wanted:
     scale: Literal["full", "quick"]
     model: Path
     peers: list[str] | None
+    variants: list[str] | None
     workloads: list[str] | None
     url: str | None
     url_model: str
@@ -76,6 +79,7 @@ def _what(wanted: Wanted) -> tuple[list[Workload], list[Peer]]:
     try:
         workloads = load_workloads(wanted.scale, wanted.workloads)
         peers = find_peers(list(wanted.peers or default))
+        peers += [Onceread(*shlex.split(options)) for options in wanted.variants or ()]
         if wanted.url:
             peers.append(Url(wanted.url, model=wanted.url_model, key=wanted.key))
     except (ValueError, FileNotFoundError) as error:

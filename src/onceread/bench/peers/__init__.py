@@ -11,7 +11,7 @@ from onceread.bench.peers.onceread import Onceread
 
 PEERS: dict[str, Callable[[], Peer]] = {
     "onceread": Onceread,
-    "onceread-moved": lambda: Onceread(moved=True),
+    "onceread-moved": lambda: Onceread("--reuse-moved", name="onceread-moved"),
     "llama-server": LlamaServer,
     "llama-server-tuned": lambda: LlamaServer(tuned=True),
     "binding-server-ram": lambda: BindingServer("ram"),

@@ -17,12 +17,13 @@ from onceread.bench.peers.process import Child
 
 
 class Onceread(Peer):
-    """``moved``: it may reuse what was read at other positions (an approximation, see docs/moved.md)."""
+    """``options``: of `onceread serve`, beyond what all servers have alike. They become part of the name."""
 
-    def __init__(self, *, moved: bool = False) -> None:
-        self.approximate = moved
-        self.name = "onceread-moved" if moved else "onceread"
-        self.about = "onceread serve" + (" --reuse-moved" if moved else "")
+    def __init__(self, *options: str, name: str | None = None) -> None:
+        self.approximate = "--reuse-moved" in options  # see docs/moved.md
+        self.name = name or " ".join(["onceread", *options])
+        self.about = " ".join(["onceread serve", *options])
+        self._options = options
 
     def version(self) -> str:
         from onceread.native.backend import system_info
@@ -35,7 +36,7 @@ class Onceread(Peer):
             sys.executable, "-m", "onceread", "serve", "--model", str(setting.model), "--port", "0",
             "--ctx-size", str(setting.ctx), "--threads", str(setting.threads),
             "--parallel", str(setting.parallel), "--batch-size", str(setting.batch),
-            "--cache-dir", str(folder / "cache"), *(["--reuse-moved"] if self.approximate else []),
+            "--cache-dir", str(folder / "cache"), *self._options,
         ]  # fmt: skip
         child = Child(command, folder / "server.log", env=_environment(folder), cwd=folder)
         line = child.wait_for("Ready ")
