@@ -6,7 +6,7 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format types layers check soak bench micro pins clean
+.PHONY: help setup serve test lint format types layers docs check soak bench micro pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,10 @@ types: setup ## mypy, strict, on src
 layers: setup ## who may import whom
 	@$(BIN)/lint-imports
 
-check: lint types layers test ## all four
+docs: setup ## the documentation as a site, in build/site; warnings are errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+check: lint types layers docs test ## all five
 
 soak: setup ## the heavy tests at full scale; writes docs/soak.md
 	@$(BIN)/python scripts/soak.py $(ARGS)

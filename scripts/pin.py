@@ -27,7 +27,7 @@ def resolve(python: str) -> tuple[tuple[int, int], dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [python, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-        subprocess.run([*command, "--report", str(report), "-e", f"{ROOT}[demo,dev]"], check=True)
+        subprocess.run([*command, "--report", str(report), "-e", f"{ROOT}[demo,dev,docs]"], check=True)
         found = json.loads(report.read_text())
     major, minor = found["environment"]["python_version"].split(".")
     names = ((item["metadata"]["name"], item["metadata"]["version"]) for item in found["install"])

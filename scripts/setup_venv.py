@@ -21,7 +21,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "onceread-setup.stamp"
 LOG = VENV / "onceread-setup.log"
-EXTRAS = "demo,dev"
+EXTRAS = "demo,dev,docs"
 BINDING = "llama-cpp-python"
 GET_A_COMPILER = (
     "install one (Debian, Ubuntu: apt install build-essential; Fedora: dnf install gcc-c++; "

@@ -91,6 +91,10 @@ class TestWhichSourceWins:
     def test_a_template_name_in_the_file_stays_a_name(self, toml) -> None:
         assert load_settings(config=toml('chat_template = "chatml"\n')).chat_template == "chatml"
 
+    def test_so_does_a_template_that_is_written_out(self, toml) -> None:
+        source = "{% for m in messages %}" + "{{ m.content }}" * 400 + "{% endfor %}"
+        assert load_settings(config=toml(f"chat_template = '{source}'\n")).chat_template == source
+
 
 class TestKeys:
     def test_by_flag_repeated(self) -> None:

@@ -166,7 +166,17 @@ class TestFindTemplate:
         path.write_text("{{ messages }}", encoding="utf-8")
         assert find_template(str(path)) == "{{ messages }}"
 
-    @pytest.mark.parametrize("name", ["nothing-here", "", "a\0b"])
+    @pytest.mark.parametrize("source", ["{{ messages }}", "{% if x %}y{% endif %}"])
+    def test_written_out(self, source: str) -> None:
+        assert find_template(source) == source
+
+    def test_a_misspelled_name_is_told_the_names(self) -> None:
+        with pytest.raises(
+            TemplateUnusable, match="one of these names: alpaca, chatml, gemma, llama2, llama3"
+        ):
+            find_template("chatlm")
+
+    @pytest.mark.parametrize("name", ["nothing-here", "", "a\0b", "~nobody-here/x", "x" * 5000])
     def test_neither(self, name: str) -> None:
         with pytest.raises(TemplateUnusable):
             find_template(name)

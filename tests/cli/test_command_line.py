@@ -50,6 +50,11 @@ def test_the_installed_command_is_the_module() -> None:
     assert run("--version", command=(str(script),)).stdout == run("--version").stdout
 
 
+def test_llama_cpp_pythons_variable_for_a_cache_is_answered_that_there_is_always_one() -> None:
+    assert "CACHE=1: the cache is always on" in run("serve", "--model", "none.gguf", CACHE="1").stderr
+    assert "CACHE" not in run("serve", "--model", "none.gguf", CACHE="0").stderr
+
+
 def test_help_of_serve_fits_a_screen_and_groups_its_options() -> None:
     done = run("serve", "--help")
     assert done.returncode == 0
@@ -73,6 +78,15 @@ def test_shell_completion(shell: str) -> None:
     done = run("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert done.returncode == 0, done.stderr
     assert "onceread" in done.stdout
+
+
+def test_keys_of_the_environment_and_of_the_file_count_where_no_flag_gives_any(tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('api_keys = ["ann=secret"]\n')
+    asked = ("--host", "0.0.0.0", "--model", "/no/such.gguf")
+    assert complaint(*asked).startswith("host 0.0.0.0 can be reached from other machines")
+    assert complaint(*asked, ONCEREAD_API_KEYS="ann=secret").startswith("no such model file")
+    assert complaint(*asked, "--config", str(config)).startswith("no such model file")
 
 
 def test_a_missing_model() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel, Field
+from tests.clients.sure import COUNTS
 from tests.server.live import Live
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it is fetched from the internet
@@ -53,9 +54,9 @@ def asked(live: Live) -> dict[str, Any]:
 
 
 def test_whole_and_streamed(asked: dict[str, Any]) -> None:
-    litellm.completion(messages=ASKED, **asked)  # from here on both are read from the same state
-    whole = litellm.completion(messages=ASKED, **asked)
-    chunks = list(litellm.completion(messages=ASKED, stream=True, **asked))
+    litellm.completion(messages=COUNTS, **asked)
+    whole = litellm.completion(messages=COUNTS, **asked)
+    chunks = list(litellm.completion(messages=COUNTS, stream=True, **asked))
     streamed = "".join([chunk.choices[0].delta.content or "" for chunk in chunks])
     assert streamed == whole.choices[0].message.content
     assert whole.usage.prompt_tokens_details.cached_tokens == whole.usage.prompt_tokens - 1

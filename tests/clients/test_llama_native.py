@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.clients.sure import COUNTING
 from tests.server.live import Live
 
 pytestmark = pytest.mark.model
@@ -26,11 +27,11 @@ def complete(client: httpx.Client, prompt: Any, **more: Any) -> Any:
 
 
 def test_whole_and_streamed_say_the_same(client: httpx.Client) -> None:
-    complete(client, "The capital of France is")  # so that the two below begin with the same state
-    whole = complete(client, "The capital of France is")
+    complete(client, COUNTING)
+    whole = complete(client, COUNTING)
     assert whole["content"]
     assert whole["tokens_predicted"] <= 8
-    body = {"prompt": "The capital of France is", "stream": True, **GREEDY}
+    body = {"prompt": COUNTING, "stream": True, **GREEDY}
     with client.stream("POST", "/completion", json=body) as response:
         parts = [json.loads(line[6:]) for line in response.iter_lines() if line]
     assert "".join(part["content"] for part in parts) == whole["content"]
@@ -63,19 +64,18 @@ def test_a_chat_by_hand(client: httpx.Client) -> None:
 
 
 def test_probabilities_biases_and_samplers(client: httpx.Client) -> None:
-    complete(client, "The sky is")  # so that all below begin with the same state
-    said = complete(client, "The sky is", n_probs=3, n_predict=2)
+    said = complete(client, COUNTING, n_probs=3, n_predict=2)
     first = said["completion_probabilities"][0]
     assert len(first["top_logprobs"]) == 3
     assert first["id"] == first["top_logprobs"][0]["id"]
-    banned = complete(client, "The sky is", n_predict=1, logit_bias=[[first["id"], False]])
+    banned = complete(client, COUNTING, n_predict=1, logit_bias=[[first["id"], False]])
     assert banned["content"] != first["token"]
     hot = {"temperature": 50.0, "top_k": 1, "seed": 3}
     assert (
-        complete(client, "The sky is", samplers=["top_k", "temperature"], **hot)["content"]
-        == complete(client, "The sky is")["content"]
+        complete(client, COUNTING, samplers=["top_k", "temperature"], **hot)["content"]
+        == complete(client, COUNTING)["content"]
     )
-    assert complete(client, "The sky is", samplers=["temperature"], **hot)["content"] != said["content"]
+    assert complete(client, COUNTING, samplers=["temperature"], **hot)["content"] != said["content"]
 
 
 def test_limits_and_stop_words(client: httpx.Client) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ollama import AsyncClient, Client, ResponseError
+from tests.clients.sure import COUNTING, COUNTS
 from tests.server.live import Live
 
 pytestmark = pytest.mark.model
@@ -25,17 +26,15 @@ SCHEMA: Any = {
 
 @pytest.fixture
 def client(live: Live) -> Client:
-    client = Client(live.url, headers={"Authorization": "Bearer sk-anna"})
-    client.chat(MODEL, ASKED, options={"num_predict": 1})  # what is the same below begins with the same state
-    return client
+    return Client(live.url, headers={"Authorization": "Bearer sk-anna"})
 
 
 def test_chat_and_its_stream_say_the_same(client: Client) -> None:
-    whole = client.chat(MODEL, ASKED, options=GREEDY)
+    whole = client.chat(MODEL, COUNTS, options=GREEDY)
     assert whole.message.content
     assert (whole.done, whole.model) == (True, "SmolLM2-135M-Instruct.Q4_1")
     assert 0 < (whole.eval_count or 0) <= 8
-    *parts, last = client.chat(MODEL, ASKED, options=GREEDY, stream=True)
+    *parts, last = client.chat(MODEL, COUNTS, options=GREEDY, stream=True)
     assert "".join(part.message.content or "" for part in parts) == whole.message.content
     assert (last.done, last.prompt_eval_count) == (True, whole.prompt_eval_count)
 
@@ -53,10 +52,9 @@ def test_it_reads_what_openais_api_reads(client: Client, live: Live) -> None:
 
 
 def test_generate(client: Client) -> None:
-    client.generate(MODEL, "The sky is", raw=True, options=GREEDY)
-    said = client.generate(MODEL, "The sky is", raw=True, options=GREEDY)
+    said = client.generate(MODEL, COUNTING, raw=True, options=GREEDY)
     assert said.response
-    streamed = client.generate(MODEL, "The sky is", raw=True, options=GREEDY, stream=True)
+    streamed = client.generate(MODEL, COUNTING, raw=True, options=GREEDY, stream=True)
     assert "".join(part.response or "" for part in streamed) == said.response
     answered = client.generate(MODEL, ASKED[0]["content"], options=GREEDY)
     assert answered.prompt_eval_count == client.chat(MODEL, ASKED, options=GREEDY).prompt_eval_count

@@ -76,8 +76,17 @@ def test_a_forced_call(client: OpenAI, choice: Any) -> None:
 
 
 def test_a_stream_says_the_same(client: OpenAI) -> None:
-    whole = client.chat.completions.create(messages=ASKED, tool_choice=NAMED, **FORCED).choices[0].message
-    with client.chat.completions.stream(messages=ASKED, tool_choice=NAMED, **FORCED) as stream:
+    only = {"city": {"enum": ["Paris"]}, "unit": {"enum": ["celsius"]}}  # one call is possible
+    narrow = {
+        "type": "object",
+        "properties": only,
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+    }
+    tool: Any = {"type": "function", "function": {"name": "weather", "parameters": narrow}}
+    forced = {**FORCED, "tools": [tool]}
+    whole = client.chat.completions.create(messages=ASKED, tool_choice=NAMED, **forced).choices[0].message
+    with client.chat.completions.stream(messages=ASKED, tool_choice=NAMED, **forced) as stream:
         deltas = [event for event in stream if event.type == "tool_calls.function.arguments.delta"]
         message = stream.get_final_completion().choices[0].message
     assert len(deltas) > 1

@@ -57,6 +57,9 @@ class FakeVocab:
     def shown(self, tokens: list[int]) -> bytes:
         return b"".join(bytes([t]) if t < 256 else self.text(t).encode() for t in tokens)
 
+    def is_eog(self, token: int) -> bool:
+        return token in (self.eos, self.eot)
+
     def text(self, token: int) -> str:
         return {v: k for k, v in CONTROL.items()}.get(token) or chr(token)
 

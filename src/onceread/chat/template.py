@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from onceread.chat.builtin import FALLBACK, find_template
+from onceread.chat.builtin import CHATML, find_template
 from onceread.chat.errors import TemplateError, TemplateUnusable
+from onceread.chat.formats import format_of
 from onceread.chat.guard import ControlStrings, Guard
 from onceread.chat.rendered import Rendered
 from onceread.chat.sandbox import RaisedByTemplate, Sandbox, run
 
 if TYPE_CHECKING:
     from onceread.native.model import Model
+    from onceread.native.vocabulary import Vocabulary
 
 Message = Mapping[str, Any]
 
@@ -34,9 +36,14 @@ class ChatTemplate:
         control_tokens: Mapping[str, int],
         bos_token: str = "",
         eos_token: str = "",
+        stops: tuple[str, ...] = (),
     ) -> None:
-        """Raises TemplateUnusable if the source does not compile."""
+        """``stops`` end a reply as text, since no token of the model does.
+
+        Raises TemplateUnusable if the source does not compile.
+        """
         self.source = source
+        self.stops = stops
         self._tokens = {"bos_token": bos_token, "eos_token": eos_token}
         # Most templates print whatever role they get; one that handles `developer` says the word.
         self._knows_developer = re.search(r"""["']developer["']""", source) is not None
@@ -49,21 +56,25 @@ class ChatTemplate:
         self._control = ControlStrings(control_tokens, literals)
 
     @classmethod
-    def of_model(cls, model: Model, file_or_name: str | None = None) -> ChatTemplate:
-        """The template that ``file_or_name`` names, else the model's own, else ChatML.
+    def of_model(cls, model: Model, template: str | None = None) -> ChatTemplate:
+        """The template that is given (by name, as a file or written out), else the model's own, else ChatML.
 
         Raises TemplateUnusable.
         """
-        if file_or_name is not None:
-            source = find_template(file_or_name)
-        else:
-            source = model.chat_template or find_template(FALLBACK)
+        source = find_template(template) if template is not None else model.chat_template or CHATML
+        return cls.of_source(model, source)
+
+    @classmethod
+    def of_source(cls, model: Model, source: str) -> ChatTemplate:
+        """A template for a model's vocabulary. Raises TemplateUnusable."""
         vocab = model.vocab
+        known = format_of(source)
         return cls(
             source,
             control_tokens=vocab.control_tokens,
             bos_token=vocab.text(vocab.bos) if vocab.bos >= 0 else "",
             eos_token=vocab.text(vocab.eos) if vocab.eos >= 0 else "",
+            stops=tuple([end for end in known.ends if not _ends(vocab, end)]) if known else (),
         )
 
     def render(
@@ -134,6 +145,12 @@ class ChatTemplate:
         except Exception as error:  # the template is a program of somebody else's
             said = guard.unmark(_line(error))
             raise TemplateError(f"the chat template failed on these messages: {said}") from error
+
+
+def _ends(vocab: Vocabulary, text: str) -> bool:
+    """Does the model end its replies with a token that is written so?"""
+    token = vocab.control_tokens.get(text)
+    return token is not None and vocab.is_eog(token)
 
 
 def _line(error: BaseException) -> str:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from http.client import HTTPException, HTTPMessage
-from typing import IO, Any, TypeVar
+from http.client import HTTPException
+from typing import Any, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.parse import quote, urlencode
+from urllib.request import Request
 
 from pydantic import BaseModel, ValidationError
 
 from onceread.cli.errors import CommandError, one_line
+from onceread.library.address import opener, server_base
 from onceread.server.cache_schemas import Cleared, Overview, PathList, PinBody, PinList, Warmed
-from onceread.server.setting_values import is_loopback
 
 _SECONDS = 60.0
 _READING_SECONDS = 24 * 3600.0  # a long prompt on a small machine, without a byte until it is read
@@ -32,9 +32,12 @@ class ServerCache:
         """``of``: with an admin key, the name of the API key whose part of the cache is meant."""
         if key is not None and not (key and key.isascii() and key.isprintable()):
             raise CommandError("--key: must be printable ASCII characters")  # never repeated
-        self._base, host = _base(url)
+        try:
+            self._base, host = server_base(url)
+        except ValueError as error:
+            raise CommandError(f"--url {error}") from None
         self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        self._opener = _opener(host)
+        self._opener = opener(host)
         self._whose = {
             name: value for name, value in (("cache_salt", salt), ("key", of)) if value is not None
         }
@@ -109,32 +112,3 @@ class ServerCache:
             return f"{self._base} answers with status {error.code}, and not as an Onceread server does"
         printable = "".join(c if c.isprintable() else " " for c in message)[:_SHOWN]
         return printable + (" (--key KEY)" if code == "invalid_api_key" else "")
-
-
-def _base(url: str) -> tuple[str, str]:
-    """What paths are appended to, and the host. The address of the OpenAI API will do."""
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
-            return (
-                f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}",
-                parts.hostname,
-            )
-    except ValueError:  # brackets that don't close, a port that is no number
-        pass
-    raise CommandError(f"--url {url} is not an address such as http://127.0.0.1:8000")
-
-
-class _Stay(HTTPRedirectHandler):
-    """A redirect is an error: the key must not go anywhere else."""
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> None:
-        return None
-
-
-def _opener(host: str) -> OpenerDirector:
-    # A proxy knows another 127.0.0.1 than we do.
-    handlers = [ProxyHandler({})] if is_loopback(host) else []
-    return build_opener(_Stay, *handlers)

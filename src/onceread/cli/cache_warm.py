@@ -62,12 +62,12 @@ def warm_directory(
 def _load_and_read(
     path: Path, what: Mapping[str, Any], settings: Settings, salt: str | None, of: str | None
 ) -> Warmed:
-    from onceread.cli.engine_setup import engine_config
     from onceread.engine.engine import Engine
     from onceread.engine.request import Request, gather
     from onceread.native.model import Model
     from onceread.server.auth import Caller
     from onceread.server.cache_access import store_of
+    from onceread.server.loading import engine_config
     from onceread.server.reading import tokens_of, wait_stored
     from onceread.server.state import AppState
     from onceread.server.usage import timings, usage_body

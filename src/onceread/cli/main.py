@@ -9,7 +9,10 @@ from typing import Annotated
 import typer
 
 from onceread import __version__
-from onceread.cli import bench, cache
+from onceread.cli import bench, cache, models
+from onceread.cli.chat import chat
+from onceread.cli.complete import complete
+from onceread.cli.doctor.command import doctor
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.serve import serve
 
@@ -21,8 +24,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("serve")(serve)
+app.command("chat")(chat)
+app.command("complete")(complete)
+app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
 app.add_typer(bench.app, name="bench")
+app.command("doctor")(doctor)
 
 
 def _version(wanted: bool) -> None:

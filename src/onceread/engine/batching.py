@@ -98,7 +98,15 @@ class Batcher:
             reply.job.first_slice = time.monotonic()
         start = len(sequence)
         complete = start + n == len(reply.prompt)
-        index = self._batch.add(reply.prompt[start : start + n], start, sequence.id, logits_last=complete)
+        end = start + n
+        rows_from = end if reply.rows_from is None else min(end, max(start, reply.rows_from))
+        index = -1
+        if rows_from > start:
+            index = self._batch.add(reply.prompt[start:rows_from], start, sequence.id, logits_last=complete)
+        if rows_from < end:
+            index = self._batch.add(
+                reply.prompt[rows_from:end], rows_from, sequence.id, logits_last=complete, outputs=True
+            )
         return Entry(reply, n, index, complete)
 
     def compute(self, entries: list[Entry]) -> None:

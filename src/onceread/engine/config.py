@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import psutil
 
+from onceread.engine.defaults import default_threads as default_threads
+from onceread.native.adapter import Adapter
 from onceread.native.context import KV_TYPE_BYTES, ContextParams
 from onceread.native.errors import ContextTooLarge
 from onceread.native.model import MemoryKind, Model
+from onceread.native.rope import AS_TRAINED, Rope
 
 MAX_RESIDENTS = 32
 MAX_RESIDENTS_CHECKPOINTED = 2  # each costs a whole window or recurrent state, used or not
@@ -27,9 +29,12 @@ class EngineConfig:
     threads: int | None = None
     threads_batch: int | None = None
     batch_size: int = 512
+    micro_batch: int | None = None  # tokens of a batch that are computed at a time; None = all
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: str = "auto"
+    rope: Rope = AS_TRAINED
+    adapter: Adapter | None = None  # a LoRA
     queue_limit: int = 256
     max_residents: int = MAX_RESIDENTS
     resident_cells: int = 2048  # what finished sequences may keep in the context once the store has them
@@ -76,16 +81,6 @@ class EngineStats:
     sequences_total: int = 0
 
 
-def default_threads() -> int:
-    """Threads for ggml: one for each physical core this process may use. docs/threads.md has the measurement."""
-    try:
-        usable = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS and Windows
-        usable = os.cpu_count() or 1
-    physical = psutil.cpu_count(logical=False) or usable
-    return max(1, min(usable, physical))
-
-
 def context_params(model: Model, config: EngineConfig) -> ContextParams:
     """Resolve a configuration for a model. Raises ContextTooLarge, with figures, before llama.cpp is asked."""
     per_token = model.kv_bytes_per_token(
@@ -116,4 +111,7 @@ def context_params(model: Model, config: EngineConfig) -> ContextParams:
         type_v=config.cache_type_v,
         flash_attn=config.flash_attn,
         offload_kqv=config.offload_kqv,
+        n_ubatch=config.micro_batch,
+        rope=config.rope,
+        adapter=config.adapter,
     )

@@ -28,7 +28,8 @@ class EmbeddingConfig:
     """Sizes in tokens; None lets the model and the machine decide."""
 
     ctx_size: int | None = None  # of the context, and so of an input at most
-    pooling: Pooling | None = None  # None = what the file says, or mean
+    pooling: Pooling | None = None  # None = what the file says
+    unsaid: Pooling = "mean"  # where it says nothing
     batch_size: int = 512
     threads: int | None = None
     threads_batch: int | None = None
@@ -81,5 +82,5 @@ def embedding_plan(model: Model, nature: Nature, config: EmbeddingConfig) -> Emb
         n_threads_batch=config.threads_batch or threads,
         flash_attn=config.flash_attn,
     )
-    pooling = config.pooling or nature.pooling or "mean"
+    pooling = config.pooling or nature.pooling or config.unsaid
     return EmbeddingPlan(params, pooling, nature.whole, fill, n_ctx, nature.dimensions)

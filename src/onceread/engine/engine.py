@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from onceread.cache.store import Store
+from onceread.engine import cursors
 from onceread.engine.config import EngineConfig, EngineState, EngineStats, context_params
 from onceread.engine.errors import (
     ContextLengthExceeded,
@@ -97,6 +98,8 @@ class Engine:
 
         Raises ContextLengthExceeded, QueueFull, InvalidRequest, ShuttingDown, EngineFailed at once.
         """
+        if self.on_own_thread:
+            raise InvalidRequest("a hook can't use the model that it is called for: nobody could answer it")
         self._refuse_if_down()
         self._validate(request)
         if self.store is not None:
@@ -124,6 +127,11 @@ class Engine:
             self._inbox.append(job)
             self._wake.notify()
         return handle
+
+    @property
+    def on_own_thread(self) -> bool:
+        """Is this the engine's thread, as in a hook? Nothing may be waited for there."""
+        return threading.current_thread() is self._thread
 
     def stats(self) -> EngineStats:
         """Totals and how things stand; each number is true, though not all of the same instant."""
@@ -182,6 +190,8 @@ class Engine:
     def _positions(self) -> int:
         """Tokens of one request, prompt and reply together, at most."""
         cells = self.n_ctx - 1 if self.config.exact else self.n_ctx  # one for what pads a batch
+        if self.config.rope.scales:
+            return cells
         return min(cells, self.model.n_ctx_train or cells)
 
     def _refuse_if_down(self) -> None:
@@ -201,7 +211,8 @@ class Engine:
             raise InvalidRequest(f"n must be between 1 and {_MAX_N}", "n")
         if request.max_tokens is not None and request.max_tokens < 0:
             raise InvalidRequest("max_tokens must not be negative", "max_tokens")
-        if n >= self.limit:
+        cursors.check(request)
+        if n >= self.limit + request.cursor:  # a cursor may fill the last position too
             raise ContextLengthExceeded(n, self.limit)
         if request.reuse_moved and self.cant_move:
             raise InvalidRequest(f"reuse_moved is not possible here: {self.cant_move}", "reuse_moved")

@@ -7,7 +7,7 @@ class EngineError(Exception):
     """Base of all that the engine refuses or fails with."""
 
 
-class ContextLengthExceeded(EngineError):
+class ContextLengthExceeded(EngineError, ValueError):
     """The prompt leaves no room for a single token of reply."""
 
     def __init__(self, n_prompt: int, limit: int) -> None:

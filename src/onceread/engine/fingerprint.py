@@ -19,6 +19,7 @@ from blake3 import blake3
 from onceread.native import stateblob
 from onceread.native.backend import system_info
 from onceread.native.context import Context
+from onceread.native.rope import AS_TRAINED
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,15 @@ def fingerprint(context: Context, content: bytes, sample: bytes, *, exact: bool 
         "gpu_layers": model.gpu_layers,
         "offload_kqv": params.offload_kqv,
     }
+    # What is left to the model is not told of, so that states of before there was a choice stay good.
+    if params.rope != AS_TRAINED:
+        facts["rope"] = params.rope.facts
+    if model.params.kv_overrides:
+        facts["overrides"] = sorted(
+            [key, type(value).__name__, value] for key, value in model.params.kv_overrides
+        )
+    if params.adapter is not None:
+        facts["adapter"] = [model_digest(params.adapter.path, None).hex(), params.adapter.scale]
     return blake3(json.dumps(facts, sort_keys=True).encode()).digest()
 
 

@@ -18,7 +18,8 @@ class Loading:
         """Load what the store has of the reply's prompt beyond its sequence."""
         if self._recaller is not None and reply.sequence is not None:
             job = reply.job
-            reply.recall = self._recaller.begin(reply.prompt, reply.sequence, (job.kept, dict(job.loaded)))
+            counted = (job.kept, dict(job.loaded))
+            reply.recall = self._recaller.begin(reply.prompt, reply.sequence, counted, reply.last)
             if reply.leads and not len(reply.sequence):
                 job.kept = 0  # what was shared could not be gone on from
 

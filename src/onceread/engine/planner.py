@@ -60,8 +60,10 @@ class Planner:
         promised: dict[int, Promise],
         *,
         alignable: bool = True,
+        most: int | None = None,
     ) -> Plan:
-        """``promised``: for sequences that are being read, by id, what they will hold.
+        """``promised``: for sequences that are being read, by id, what they will hold. ``most``: of the prompt so
+        many tokens may come from elsewhere, all but the last if it is None.
 
         What was taken from other positions is in no plan: see moving.py.
         """
@@ -69,16 +71,16 @@ class Planner:
         if alignable:
             whole = self._aligned(prompt, namespace, promised)
         if self._pool.cuttable:
-            return self._plan_plain(whole, namespace, promised)
-        return self._plan_checkpointed(whole, namespace, promised)
+            return self._plan_plain(whole, namespace, promised, len(whole) - 1 if most is None else most)
+        return self._plan_checkpointed(whole, namespace, promised, len(whole) - 1 if most is None else most)
 
-    def _plan_plain(self, whole: Tokens, namespace: str, promised: dict[int, Promise]) -> Plan:
+    def _plan_plain(self, whole: Tokens, namespace: str, promised: dict[int, Promise], last: int) -> Plan:
         stored = 0
         if self._store is not None:
-            stored = self._store.match(namespace, whole[:-1]).length
+            stored = self._store.match(namespace, whole[:last]).length
         best, best_rank = Plan(whole, stored=stored), (stored, 1, 0)
         for source in self._sources(namespace):
-            kept = min(common_prefix(_held(source, promised), whole), len(whole) - 1)
+            kept = min(common_prefix(_held(source, promised), whole), last)
             if not kept:
                 continue
             resumable = source in self._pool.residents and kept == len(source)
@@ -91,9 +93,10 @@ class Planner:
                 best, best_rank = plan, rank
         return best
 
-    def _plan_checkpointed(self, whole: Tokens, namespace: str, promised: dict[int, Promise]) -> Plan:
+    def _plan_checkpointed(
+        self, whole: Tokens, namespace: str, promised: dict[int, Promise], last: int
+    ) -> Plan:
         """A resident as it is, or a checkpoint of the store with what attention the context has before it."""
-        last = len(whole) - 1
         stored = known = 0
         if self._store is not None:
             found = self._store.checkpoint(namespace, whole[:last])

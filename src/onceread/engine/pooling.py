@@ -13,6 +13,7 @@ class Pooler:
     def __init__(self, pooling: Pooling, dimensions: int) -> None:
         self._pooling = pooling
         self._kept = np.zeros(dimensions, np.float64)
+        self._all: list[Vectors] = []
         self.n = 0  # tokens so far
 
     def add(self, vectors: Vectors) -> None:
@@ -20,12 +21,16 @@ class Pooler:
             self._kept += vectors.sum(axis=0, dtype=np.float64)
         elif self._pooling == "last":
             self._kept[:] = vectors[-1]
+        elif self._pooling == "none":
+            self._all.append(vectors)
         elif self.n == 0:
             self._kept[:] = vectors[0]
         self.n += len(vectors)
 
     def vector(self) -> Vector:
-        """What came of all of them. Not normalized."""
+        """What came of all of them, without pooling a row for each token. Not normalized."""
+        if self._pooling == "none":
+            return np.concatenate(self._all)
         of = max(1, self.n) if self._pooling == "mean" else 1
         return (self._kept / of).astype(np.float32)
 

@@ -26,11 +26,12 @@ Counted = tuple[int, dict[Source, int]]
 
 
 class Recall:
-    """What one reply still has to load: tokens of ``prompt`` up to its last but one, into ``sequence``."""
+    """What one reply still has to load: tokens of ``prompt`` before position ``last``, into ``sequence``."""
 
-    def __init__(self, prompt: Tokens, sequence: Sequence, counted: Counted) -> None:
-        """``counted``: what the request was told of so far."""
+    def __init__(self, prompt: Tokens, sequence: Sequence, counted: Counted, last: int) -> None:
+        """``counted``: what the request was told of so far. ``last``: from here on it wants to evaluate."""
         self.prompt = prompt
+        self.last = last
         self.sequence = sequence
         self.todo: deque[Part] = deque()
         self.under_way: deque[tuple[Part, Fetch]] = deque()
@@ -62,9 +63,9 @@ class Recaller:
         self._store = store
         self._io_timeout = io_timeout
 
-    def begin(self, prompt: Tokens, sequence: Sequence, counted: Counted) -> Recall | None:
-        """Load what the store has of ``prompt`` beyond ``sequence``, all but the last token. None if it has nothing."""
-        recall = Recall(prompt, sequence, counted)
+    def begin(self, prompt: Tokens, sequence: Sequence, counted: Counted, last: int) -> Recall | None:
+        """Load what the store has of ``prompt`` beyond ``sequence`` and before ``last``. None if it has nothing."""
+        recall = Recall(prompt, sequence, counted, last)
         recall.todo.extend(self._parts(recall))
         if recall.over:
             self._settle_for_less(recall)
@@ -75,9 +76,9 @@ class Recaller:
         """What is to be loaded; for a memory that needs a checkpoint, that comes last."""
         prompt, sequence = recall.prompt, recall.sequence
         if self._pool.cuttable:
-            match = self._store.match(sequence.namespace, prompt[:-1])
+            match = self._store.match(sequence.namespace, prompt[: recall.last])
             return [part for part in match.parts if part.end > len(sequence)]
-        found = self._store.checkpoint(sequence.namespace, prompt[:-1])
+        found = self._store.checkpoint(sequence.namespace, prompt[: recall.last])
         if found is None or (sequence.settled and found.length <= len(sequence)):
             return []
         recall.goal = found.length

@@ -11,6 +11,7 @@ from enum import Enum, auto
 import numpy as np
 
 from onceread.cache.fetch import Source
+from onceread.engine.hooks import Hooks
 from onceread.engine.moving import Moving
 from onceread.engine.recall import Recall
 from onceread.engine.request import (
@@ -19,6 +20,7 @@ from onceread.engine.request import (
     Explanation,
     FinishEvent,
     FinishReason,
+    LogitsEvent,
     Request,
     RequestHandle,
     Shorter,
@@ -34,11 +36,15 @@ from onceread.native.grammar import GrammarDeadEnd
 from onceread.native.samplers import Sampler
 from onceread.native.vocabulary import Vocabulary
 
+_FEW = 64  # tokens
+
 
 class Phase(Enum):
     WAITING = auto()  # in the queue
     READING = auto()  # its prompt is being evaluated
     WRITING = auto()  # decoding
+    PAUSED = auto()  # a cursor: its prompt is read, and its client has not said how it goes on
+    PARKED = auto()  # the same, but others needed its place in the context
     ASIDE = auto()  # its state lies in RAM until there is room
     DONE = auto()
 
@@ -136,8 +142,11 @@ class Reply:
         self._wanted_marks: set[int] = set()
         self._keeps = True  # its prompt is still the one that the client's marks are in
         self.forkable = True  # when its prompt is read, other replies of the request may branch from it
+        self.rows_from = job.request.logits_from  # from here on its client wants the logits of its prompt
+        self._hooks = Hooks.of(job.request)
         self._sampler = sampler
         self._vocab = vocab
+        self._ids: list[int] = []  # sampled, not yet in any event
         self._stream = TextStream(job.request.stop)
         self._held_logprobs: list[tuple[int, TokenLogprob]] = []  # (character where it ends, entry)
 
@@ -146,6 +155,12 @@ class Reply:
         """Prompt tokens still to be evaluated."""
         assert self.sequence is not None
         return max(0, len(self.prompt) - len(self.sequence))
+
+    @property
+    def last(self) -> int:
+        """What is to be evaluated begins here at the latest: logits are not kept with what was read."""
+        last = len(self.prompt) - 1
+        return last if self.rows_from is None else min(last, self.rows_from)
 
     @property
     def readable(self) -> int:
@@ -178,6 +193,32 @@ class Reply:
         """Is the next thing to happen to it that state is loaded, or moved?"""
         assert self.sequence is not None
         return self.recall is not None or (self.moving is not None and self.moving.next == len(self.sequence))
+
+    def extend(self, tokens: tuple[int, ...], *, every: bool) -> None:
+        """A cursor is to read on. ``every``: its client wants the logits of each of these tokens."""
+        parked = self.phase is Phase.PARKED
+        before = len(self.prompt)
+        self.prompt = np.concatenate([self.prompt, as_tokens(tokens)])
+        self.job.prompt_tokens += len(tokens)
+        self.rows_from = before if every else len(self.prompt) - 1
+        # Of a few tokens no checkpoint is needed: there will be one where the cursor ends.
+        self.marks = None if parked or len(tokens) > _FEW else []
+        self.phase = Phase.WAITING if parked else Phase.READING
+
+    def park(self) -> None:
+        """A paused one makes way. Its sequence is the scheduler's to keep."""
+        self.phase = Phase.PARKED
+        self.begun = len(self.prompt)
+        self.leads = False  # what is loaded when it goes on, its client was told of already
+
+    def hand_out(self, context: Context, start: int, index: int, n: int) -> None:
+        """Of ``n`` tokens just evaluated from position ``start`` on, the last one at a batch index: their logits."""
+        assert self.rows_from is not None
+        wanted = range(max(0, self.rows_from - start), n)
+        if wanted:
+            rows = np.stack([context.logits(index - n + 1 + i) for i in wanted])
+            self.job.handle.prompt_usage = self.job.usage()
+            self.job.handle.push(LogitsEvent(self.index, start + wanted.start, rows))
 
     def drop_turns(self, shorter: Shorter) -> None:
         """There is no room for another token: go on behind a prompt without its oldest turns.
@@ -229,11 +270,19 @@ class Reply:
             self._sampler.accept_prompt(self.prompt[-look_back:].tolist())
 
     def sample(self, context: Context, index: int) -> bool:
-        """Take the next token by the logits at a batch index and show its text. False if the reply ends here."""
+        """Take the next token by the logits at a batch index and show its text. False if the reply ends here.
+
+        Raises HookRaised: then it has not ended yet.
+        """
         job = self.job
         request = job.request
+        over = False
         try:
-            token = self._sampler.sample(context, index)
+            if self._hooks is None:
+                token = self._sampler.sample(context, index)
+            else:
+                assert self.sequence is not None
+                token, over = self._hooks.sample(self._sampler, context, index, self.sequence.tokens)
         except (GrammarDeadEnd, GrammarInvalid):  # no way on, or a limit reached on the way
             self._finish("length")
             return False
@@ -242,11 +291,12 @@ class Reply:
             job.first_token = now
             job.handle.prompt_usage = job.usage()
         job.last_token = now
-        if self._vocab.is_eog(token):
+        if over or self._vocab.is_eog(token):
             self._finish("stop")
             return False
         self.sampled += 1
         job.completion_tokens += 1
+        self._ids.append(token)
         piece = self._vocab.pieces[token]
         if token in request.spelled:
             piece = self._vocab.text(token).encode()
@@ -257,7 +307,7 @@ class Reply:
             self._held_logprobs.append((self._stream.decoded, entry))
             entries = self._due_logprobs()
         if shown.text or entries:
-            job.handle.push(TextEvent(self.index, shown.text, self.sampled, entries))
+            job.handle.push(TextEvent(self.index, shown.text, self.sampled, entries, self._new_ids()))
         if shown.stop is not None:
             self._held_logprobs.clear()
             self._finish("stop", shown.stop)
@@ -276,8 +326,9 @@ class Reply:
             rest = self._stream.finish()
             entries = tuple(e for _, e in self._held_logprobs)
             if rest or entries:
-                self.job.handle.push(TextEvent(self.index, rest, self.sampled, entries))
-        self.job.handle.push(FinishEvent(self.index, reason, stop))
+                event = TextEvent(self.index, rest, self.sampled, entries, self._new_ids())
+                self.job.handle.push(event)
+        self.job.handle.push(FinishEvent(self.index, reason, stop, self._new_ids()))
         self.end()
 
     def finish_at_limit(self) -> None:
@@ -294,6 +345,11 @@ class Reply:
         self.phase = Phase.DONE
         self.aside = None
         self._sampler.close()
+
+    def _new_ids(self) -> tuple[int, ...]:
+        ids = tuple(self._ids)
+        self._ids.clear()
+        return ids
 
     def _due_logprobs(self) -> tuple[TokenLogprob, ...]:
         due = [e for end, e in self._held_logprobs if end <= self._stream.shown]

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from onceread.native.params import SamplingParams
 
 FinishReason = Literal["stop", "length"]
 
 DEFAULT_NAMESPACE = "default"
+
+TokenArray = np.ndarray[Any, np.dtype[np.int32]]
+Logits = np.ndarray[Any, np.dtype[np.float32]]
+LogitsProcessor = Callable[[TokenArray, Logits], Logits]
+StoppingCriterion = Callable[[TokenArray, Logits], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,18 @@ class Request:
     # Lengths of beginnings of the prompt that its client expects to need again: where a memory can only be gone
     # on from checkpoints, one is taken at each. Elsewhere any length will do, and they say nothing.
     keep_at: tuple[int, ...] = ()
+    # Called on the engine's thread, which everybody waits for, with the tokens evaluated so far (the prompt and
+    # what was sampled, shape (n,)) and the logits behind them, shape (vocabulary,): copies, theirs to keep. The
+    # first gives the logits to sample from. The second is asked after each token that was sampled: where it says
+    # True, the reply is over, and that token is no part of it. What one of them raises ends this request alone.
+    logits_processor: LogitsProcessor | None = field(default=None, compare=False)
+    stopping_criteria: StoppingCriterion | None = field(default=None, compare=False)
+    # Hand out the logits behind the prompt's tokens from this position on, as LogitsEvents. Logits are not kept
+    # with what was read, so all from there is evaluated, whatever is known of it.
+    logits_from: int | None = None
+    # When the prompt is read, wait for RequestHandle.go_on and read on, until the request is cancelled. Nothing is
+    # sampled. While it waits it is in nobody's way: see cursors.py.
+    cursor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,22 @@ class TextEvent:
     text: str
     tokens: int  # tokens sampled for this reply so far
     logprobs: tuple[TokenLogprob, ...] = ()
+    ids: tuple[
+        int, ...
+    ] = ()  # sampled since the last event of this reply, also where their text is held back
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsEvent:
+    """Logits behind tokens of the prompt, asked for by ``Request.logits_from``.
+
+    ``rows`` has the shape (tokens, vocabulary): row ``i`` is what the model makes of all tokens up to and with
+    the one at position ``start + i``. Ranges come in order; one that comes again replaces what was there.
+    """
+
+    index: int
+    start: int
+    rows: Logits = field(compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +132,9 @@ class FinishEvent:
     index: int
     reason: FinishReason
     stop_string: str | None = None  # the client's stop string that ended it, if one did
+    ids: tuple[
+        int, ...
+    ] = ()  # sampled since its last TextEvent: their text was no whole character, or a stop string
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +186,7 @@ class DoneEvent:
     dropped: tuple[int, ...] = ()  # messages that had to go while the reply was written: see Request.shorter
 
 
-Event = TextEvent | FinishEvent | DoneEvent
+Event = TextEvent | LogitsEvent | FinishEvent | DoneEvent
 
 
 class RequestHandle:
@@ -167,6 +205,7 @@ class RequestHandle:
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._cancelled = False
         self._wake: Callable[[], None] | None = None
+        self._more: tuple[tuple[int, ...], bool] | None = None
 
     def take(self) -> Event | None:
         """The next event, or None if there is none yet. Never blocks."""
@@ -197,11 +236,32 @@ class RequestHandle:
     def cancelled(self) -> bool:
         return self._cancelled
 
+    def go_on(self, tokens: Iterable[int], *, every: bool = False) -> None:
+        """Of a ``Request.cursor`` whose prompt was read: read these tokens behind it, at least one.
+
+        The logits of the last one, or of ``every`` one, come as LogitsEvents. It is over when those of the last
+        one have come; only then may it be told to go on again.
+        """
+        assert self._more is None, "one step at a time"
+        self._more = (tuple(tokens), every)
+        if self._wake is not None:
+            self._wake()
+
     # -- the engine's side ------------------------------------------------
 
     def bind(self, wake: Callable[[], None]) -> None:
         """Called once by the engine: how to wake it when the client cancels."""
         self._wake = wake
+
+    @property
+    def asks(self) -> bool:
+        """Is there something for the engine to do about a request that waits?"""
+        return self._cancelled or self._more is not None
+
+    def take_more(self) -> tuple[tuple[int, ...], bool] | None:
+        """What :meth:`go_on` was given, once."""
+        more, self._more = self._more, None
+        return more
 
     def push(self, event: Event) -> None:
         self._events.put(event)
@@ -217,6 +277,10 @@ class Completed:
     reasons: list[FinishReason] = field(default_factory=list)
     stop_strings: list[str | None] = field(default_factory=list)  # which ended each reply, if one did
     logprobs: list[list[TokenLogprob]] = field(default_factory=list)
+    ids: list[list[int]] = field(
+        default_factory=list
+    )  # the tokens that were sampled, but for the one that ends
+    logits: Logits | None = None  # shape (tokens, vocabulary), from Request.logits_from on, if that was given
     usage: Usage = Usage()
     explanation: Explanation | None = None
     dropped: tuple[int, ...] = ()
@@ -229,6 +293,8 @@ def gather(handle: RequestHandle) -> Completed:
     reasons: list[FinishReason] = ["length"] * n
     stops: list[str | None] = [None] * n
     logprobs: list[list[TokenLogprob]] = [[] for _ in range(n)]
+    ids: list[list[int]] = [[] for _ in range(n)]
+    rows: dict[int, Logits] = {}
     usage = Usage()
     explanation = None
     dropped: tuple[int, ...] = ()
@@ -237,11 +303,26 @@ def gather(handle: RequestHandle) -> Completed:
             case TextEvent():
                 parts[event.index].append(event.text)
                 logprobs[event.index].extend(event.logprobs)
+                ids[event.index].extend(event.ids)
+            case LogitsEvent():
+                rows = {start: known for start, known in rows.items() if start < event.start}
+                rows[event.start] = event.rows
             case FinishEvent():
                 reasons[event.index] = event.reason
                 stops[event.index] = event.stop_string
+                ids[event.index].extend(event.ids)
             case DoneEvent():
                 if event.error is not None:
                     raise event.error
                 usage, explanation, dropped = event.usage, event.explanation, event.dropped
-    return Completed(["".join(p) for p in parts], reasons, stops, logprobs, usage, explanation, dropped)
+    return Completed(
+        ["".join(p) for p in parts],
+        reasons,
+        stops,
+        logprobs,
+        ids,
+        np.concatenate(list(rows.values())) if rows else None,
+        usage,
+        explanation,
+        dropped,
+    )

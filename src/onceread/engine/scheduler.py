@@ -16,9 +16,11 @@ from onceread.engine.alignment import Aligner
 from onceread.engine.aside import bring_back, set_aside
 from onceread.engine.batching import Batcher, Entry
 from onceread.engine.config import EngineConfig, EngineStats
+from onceread.engine.cursors import Cursors
 from onceread.engine.errors import Cancelled
 from onceread.engine.explain import explain
 from onceread.engine.following import Followers, promises, will_be_forked
+from onceread.engine.hooks import HookRaised
 from onceread.engine.loading import Loading
 from onceread.engine.marks import Marker
 from onceread.engine.moving import Mover
@@ -28,6 +30,7 @@ from onceread.engine.pool import SequencePool
 from onceread.engine.recall import Recaller
 from onceread.engine.remember import Rememberer
 from onceread.engine.reply import Job, Phase, Reply
+from onceread.engine.request import Request
 from onceread.engine.sequence import Sequence
 from onceread.engine.sessions import Sessions
 from onceread.engine.totals import Totals
@@ -73,6 +76,7 @@ class Scheduler:
         self.waiting: deque[Reply] = deque()
         self.active: list[Reply] = []  # reading or writing, oldest first
         self.aside: list[Reply] = []  # oldest first
+        self._cursors = Cursors(limit, vocab.size)
         self._followers = Followers()
         self._parallel = min(config.parallel, self.pool.most_running)
         self._open: dict[int, Job] = {}  # by age; whatever fails where, nobody may be left without an answer
@@ -81,7 +85,8 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        return not (self.waiting or self.active or self.aside or self.behind)
+        running = len(self.active) > len(self._cursors.paused)
+        return not (self.waiting or running or self.aside or self.behind or self._cursors.asked)
 
     @property
     def behind(self) -> bool:
@@ -98,7 +103,7 @@ class Scheduler:
         open_jobs = list(self._open.values())  # a copy in one step, which a running turn can't disturb
         return self.totals.stats(
             self.pool,
-            running=len(self.active),
+            running=sum(1 for reply in list(self.active) if reply.phase is not Phase.PAUSED),
             waiting=sum(1 for job in open_jobs if not job.admitted),
             set_aside=len(self.aside),
         )
@@ -106,6 +111,9 @@ class Scheduler:
     def turn(self) -> bool:
         """One batch, and everything that must happen around it. False if there was nothing to do but wait."""
         self._sweep_cancelled()
+        self._go_on()
+        if self.waiting or self.aside:
+            self._park()
         self._bring_back()
         self._shorten()
         self._admit()
@@ -142,6 +150,7 @@ class Scheduler:
         self.waiting.clear()
         self.active.clear()
         self.aside.clear()
+        self._cursors.waiting.clear()
         self._followers.clear()
         self.pool.reset()
 
@@ -179,7 +188,7 @@ class Scheduler:
                 self._followers.add(reply, plan, self.active)
                 skipped.append(reply)
                 continue
-            if not self._fits(plan):
+            if not self._fits(plan, reply.job.request):
                 self.waiting.appendleft(reply)
                 break
             self._start(reply, plan)
@@ -191,12 +200,13 @@ class Scheduler:
             reply.prompt,
             request.namespace,
             promises(self.active),
-            alignable=request.alignable and not reply.begun,
+            alignable=request.alignable and not reply.begun and request.logits_from is None,
+            most=reply.last if request.logits_from is not None else None,
         )
 
-    def _fits(self, plan: Plan) -> bool:
+    def _fits(self, plan: Plan, request: Request) -> bool:
         """Is there room for the whole prompt, beside what others that read will still need?"""
-        needed = len(plan.prompt) - plan.kept + 1
+        needed = len(plan.prompt) - plan.kept + (not request.cursor)  # which samples nothing to be evaluated
         promised = sum(r.unread for r in self.active if r.phase is Phase.READING)
         room = self.pool.ledger.free
         if needed + promised <= room:
@@ -268,7 +278,8 @@ class Scheduler:
 
     def _fill_batch(self) -> list[Entry]:
         while (entries := self._batcher.fill(self.active, self._clock)) is None:
-            self._step_aside()
+            if not self._park():
+                self._step_aside()
         return entries
 
     def _compute(self, entries: list[Entry]) -> None:
@@ -276,8 +287,15 @@ class Scheduler:
         self.totals.decode_calls += 1
         self._take_checkpoints(entries)
         for entry in entries:
-            if entry.samples:
+            if entry.reply.rows_from is not None and entry.reply.phase is Phase.READING:
+                self._hand_out_logits(entry)
+            if entry.samples and entry.reply.phase is not Phase.DONE:  # another reply of its request ended it
                 self._after_logits(entry)
+
+    def _hand_out_logits(self, entry: Entry) -> None:
+        sequence = entry.reply.sequence
+        assert sequence is not None
+        entry.reply.hand_out(self._context, len(sequence) - entry.n, entry.index, entry.n)
 
     def _take_checkpoints(self, entries: list[Entry]) -> None:
         for entry in entries:
@@ -291,11 +309,15 @@ class Scheduler:
 
     def _after_logits(self, entry: Entry) -> None:
         reply = entry.reply
-        if reply.phase is Phase.READING:
-            siblings = self._fork(reply)
-            for one in [reply, *siblings]:
+        if reply.job.request.cursor:
+            self._cursors.pause(reply)
+        elif reply.phase is Phase.READING:
+            writers = [reply, *self._fork(reply)]
+            for one in writers:  # before any is sampled: what a hook raises ends all of them
                 one.phase = Phase.WRITING
-                self._sample(one, entry.index)
+            for one in writers:
+                if one.phase is not Phase.DONE:
+                    self._sample(one, entry.index)
         else:
             self._sample(reply, entry.index)
 
@@ -321,9 +343,13 @@ class Scheduler:
         return forked
 
     def _sample(self, reply: Reply, index: int) -> None:
-        if reply.budget <= 0:
-            reply.finish_unsampled()
-        elif reply.sample(self._context, index):
+        try:
+            if reply.budget <= 0:
+                reply.finish_unsampled()
+            elif reply.sample(self._context, index):
+                return
+        except HookRaised as raised:
+            self._abandon(reply.job, raised.error)
             return
         self._finished(reply)
 
@@ -342,8 +368,11 @@ class Scheduler:
 
     def _abandon(self, job: Job, error: Exception) -> None:
         for reply in job.open_replies:
-            if reply.phase in (Phase.READING, Phase.WRITING):
+            self._cursors.remove(reply)
+            if reply.phase in (Phase.READING, Phase.WRITING, Phase.PAUSED):
                 self._leave(reply)
+            elif reply.phase is Phase.PARKED:
+                pass
             elif reply.phase is Phase.ASIDE:
                 self.aside.remove(reply)
             else:
@@ -360,6 +389,23 @@ class Scheduler:
     def _jobs(self) -> list[Job]:
         """Every unfinished request, oldest first."""
         return list(self._open.values())
+
+    # -- cursors -----------------------------------------------------------
+
+    def _go_on(self) -> None:
+        for reply, error in self._cursors.go_on():
+            if error is not None:
+                self._abandon(reply.job, error)
+            elif reply.sequence is None:
+                self.waiting.append(reply)
+
+    def _park(self) -> bool:
+        """Let cursors that wait for their clients make way. False if there are none in the context."""
+        paused = self._cursors.paused
+        for reply in paused:
+            self._leave(reply)
+            reply.park()
+        return bool(paused)
 
     # -- past the limit ----------------------------------------------------
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from onceread.cache.errors import DiskUnusable
 from onceread.cache.names import spell
 from onceread.cache.store import Store
 from onceread.engine.config import EngineConfig
+from onceread.engine.defaults import default_disk_budget
 from onceread.engine.fingerprint import fingerprint, model_digest
 from onceread.native import stateblob
 from onceread.native.context import Context
@@ -24,9 +24,6 @@ from onceread.native.errors import StateLayoutUnknown
 from onceread.native.model import MemoryKind
 
 logger = logging.getLogger(__name__)
-
-_GIB = 1024**3
-_MAX_DISK = 20 * _GIB  # unless it is set
 
 
 def open_store(
@@ -82,9 +79,4 @@ def _memory_budget(context: Context, config: EngineConfig) -> int:
 
 
 def _disk_budget(config: EngineConfig, folder: Path) -> int:
-    if config.cache_disk is not None:
-        return config.cache_disk
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    return min(_MAX_DISK, shutil.disk_usage(there).free // 10)
+    return default_disk_budget(folder) if config.cache_disk is None else config.cache_disk

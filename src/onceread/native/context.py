@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from onceread.native import logs
+from onceread.native import adapter, logs
+from onceread.native.adapter import Adapter
 from onceread.native.batch import Batch
 from onceread.native.errors import (
     BatchInvalid,
+    ContextInvalid,
     ContextTooLarge,
     CutImpossible,
     DecodeAborted,
@@ -26,6 +28,7 @@ from onceread.native.errors import (
 )
 from onceread.native.library import lib
 from onceread.native.model import Model
+from onceread.native.rope import AS_TRAINED, Rope
 
 MAX_SEQUENCES = 256  # llama.cpp's own limit; ids from here on abort the process
 
@@ -63,6 +66,7 @@ class ContextParams:
     n_ctx: int
     n_seq_max: int
     n_batch: int = 512
+    n_ubatch: int | None = None  # tokens computed at a time, of a batch; None = all of it
     n_threads: int = 1
     n_threads_batch: int = 1
     type_k: str = "f16"
@@ -70,6 +74,8 @@ class ContextParams:
     flash_attn: str = "auto"
     offload_kqv: bool = True
     swa_full: bool = False  # keep windows as long as the context? It takes memory and makes nothing possible
+    rope: Rope = AS_TRAINED
+    adapter: Adapter | None = None
 
 
 def decode(context: Any, batch: Batch) -> None:
@@ -98,9 +104,17 @@ class Context:
             raise SequenceIdInvalid(
                 f"n_seq_max must be between 2 and {MAX_SEQUENCES}, not {params.n_seq_max}"
             )
+        if params.n_ubatch is not None and params.n_ubatch < 1:
+            raise ContextInvalid(f"n_ubatch must be at least 1, not {params.n_ubatch}")
+        if model.params.vocab_only:
+            raise ContextInvalid(
+                f"{model.path.name} was loaded without its weights (vocab_only): it can't compute"
+            )
         p = lib.llama_context_default_params()
         p.n_ctx = params.n_ctx
-        p.n_batch = p.n_ubatch = params.n_batch
+        p.n_batch = max(params.n_batch, params.n_seq_max)  # llama.cpp aborts the process where it is less
+        p.n_ubatch = min(p.n_batch, params.n_ubatch or p.n_batch)
+        params.rope.apply(p)
         p.n_seq_max = params.n_seq_max
         p.n_threads = params.n_threads
         p.n_threads_batch = params.n_threads_batch
@@ -112,6 +126,7 @@ class Context:
         p.swa_full = params.swa_full
         p.no_perf = True
         logs.forget_errors()
+        self._adapter: Any = None
         self._c: Any = lib.llama_init_from_model(model.handle, p)
         if not self._c:
             reason = logs.last_error() or "no reason given"
@@ -124,6 +139,12 @@ class Context:
             raise ModelUnsupported(
                 f"{model.path.name} is an embedding model and can't write text; give it by --embedding-model"
             )
+        if params.adapter is not None:
+            try:
+                self._adapter = adapter.attach(model.handle, self._c, params.adapter)
+            except BaseException:
+                self.close()
+                raise
         self.model = model
         self.params = params
         self.n_ctx: int = lib.llama_n_ctx(self._c)  # rounded up by llama.cpp
@@ -304,6 +325,9 @@ class Context:
             lib.llama_free(self._c)
             self._c = None
             self._memory = None
+        if self._adapter:
+            adapter.free(self._adapter)
+            self._adapter = None
 
     def __enter__(self) -> Context:
         return self

@@ -15,9 +15,10 @@ from onceread.native.errors import ContextTooLarge, DecodeFailed, ModelUnsupport
 from onceread.native.library import lib
 from onceread.native.model import Model
 
-Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
+# Shape (dimensions,), or (tokens, dimensions) where nothing is pooled.
+Vector = np.ndarray[Any, np.dtype[np.float32]]
 Vectors = np.ndarray[tuple[int, int], np.dtype[np.float32]]
-Pooling = Literal["mean", "cls", "last"]
+Pooling = Literal["mean", "cls", "last", "none"]  # with none every token keeps its own
 
 # llama.cpp's numbers. Files that say "none" leave it to whoever uses them.
 _POOLINGS: dict[str, Pooling] = {"1": "mean", "2": "cls", "3": "last"}

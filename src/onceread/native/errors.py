@@ -39,6 +39,14 @@ class ContextTooLarge(ContextError):
     """llama.cpp could not reserve the memory for the context."""
 
 
+class ContextInvalid(ContextError):
+    """A context's parameters are not what llama.cpp knows, or it has no use for them."""
+
+
+class AdapterInvalid(ContextError):
+    """A LoRA adapter is not there, is damaged, or was made for another model."""
+
+
 class SequenceIdInvalid(ContextError):
     """A sequence id outside [0, n_seq_max): llama.cpp accepts some of these in silence and aborts on others."""
 

@@ -128,10 +128,19 @@ def schema_in_lark(text: str, *, compact: bool = False) -> str:
     return written
 
 
+def check(constraint: Constraint) -> None:
+    """Raise GrammarInvalid for what can't be read, without a model."""
+    wrong = LLMatcher.validate_grammar(_plain(constraint))
+    if wrong:
+        raise GrammarInvalid(f"{_NAMES[constraint.kind]} can't be enforced: {_reason(wrong)}")
+
+
 def _compiled(constraint: Constraint, vocab: Vocabulary) -> str:
     """The constraint in llguidance's terms."""
-    if constraint.after:
-        return _behind(constraint, vocab)
+    return _behind(constraint, vocab) if constraint.after else _plain(constraint)
+
+
+def _plain(constraint: Constraint) -> str:
     match constraint.kind:
         case "lark":
             return constraint.text

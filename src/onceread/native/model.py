@@ -14,12 +14,15 @@ from onceread.native import logs
 from onceread.native.backend import extra_buffers_safe, start
 from onceread.native.errors import LoadCancelled, ModelInvalid, ModelNotFound, ModelUnsupported
 from onceread.native.library import lib
+from onceread.native.model_params import ModelParams
 from onceread.native.vocabulary import Vocabulary
 
 Progress = Callable[[float], bool | None]
 """Called with the share loaded, 0 to 1, on the loading thread. Returning False stops the load."""
 
 _MAGIC = b"GGUF"
+_DEFAULT_PARAMS = ModelParams()
+_LOAD_PLAIN = 0  # LLAMA_LOAD_MODE_NONE: the file is read, not mapped
 
 
 class MemoryKind(Enum):
@@ -35,8 +38,9 @@ class MemoryKind(Enum):
 class Model:
     """Owns the weights. Use :meth:`load`; close it after every context that was made from it."""
 
-    def __init__(self, handle: Any, path: Path, gpu_layers: int) -> None:
+    def __init__(self, handle: Any, path: Path, gpu_layers: int, params: ModelParams) -> None:
         self._m: Any = handle
+        self.params = params
         self.path = path
         self.gpu_layers = gpu_layers
         self.metadata: dict[str, str] = _metadata(handle)
@@ -44,18 +48,31 @@ class Model:
         self.name: str = path.name.removesuffix(".gguf")
         self.vocab = Vocabulary(lib.llama_model_get_vocab(handle))
         self.n_ctx_train: int = lib.llama_model_n_ctx_train(handle)
+        self.n_embd: int = lib.llama_model_n_embd(handle)
         self.n_params: int = lib.llama_model_n_params(handle)
         self.size_bytes: int = lib.llama_model_size(handle)
         self.description: str = _string(lib.llama_model_desc, handle)
         template = lib.llama_model_chat_template(handle, None)
         self.chat_template: str | None = template.decode("utf-8", errors="replace") if template else None
         self.memory_kind = _memory_kind(handle)
+        self.is_hybrid: bool = lib.llama_model_is_hybrid(handle)
+        self.window: int = lib.llama_model_n_swa(handle)  # tokens of a sliding window, 0 if there is none
 
     @classmethod
-    def load(cls, path: str | Path, *, gpu_layers: int = 0, progress: Progress | None = None) -> Model:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        gpu_layers: int = 0,
+        progress: Progress | None = None,
+        params: ModelParams = _DEFAULT_PARAMS,
+        weights: bool = True,
+    ) -> Model:
         """Load a GGUF file (for a split model, its first part).
 
         ``gpu_layers``: layers to put on a GPU if the binding was built with one; -1 is all.
+        ``weights=False`` reads all but the weights, in a moment and without their memory: to look at the model,
+        never to compute, which would end the process.
         Raises ModelNotFound, ModelInvalid, ModelUnsupported, LoadCancelled.
         """
         path = Path(path).expanduser()
@@ -74,12 +91,20 @@ class Model:
                 cancelled = True
             return not cancelled
 
-        params = lib.llama_model_default_params()
-        params.use_extra_bufts = extra_buffers_safe()
-        params.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 0x7FFFFFFF
+        p = lib.llama_model_default_params()
+        p.use_extra_bufts = extra_buffers_safe()
+        p.n_gpu_layers = gpu_layers if gpu_layers >= 0 else 0x7FFFFFFF
+        kept_alive = params.apply(p)
+        if not weights:
+            # Both aborts the process with the weights' memory left out: a mapped file, and buffers to repack into.
+            p.no_alloc = True
+            p.load_mode = _LOAD_PLAIN
+            p.use_extra_bufts = False
+            p.n_gpu_layers = 0
         callback = lib.llama_progress_callback(on_progress)
-        params.progress_callback = callback
-        handle = lib.llama_model_load_from_file(str(path).encode(), params)
+        p.progress_callback = callback
+        handle = lib.llama_model_load_from_file(str(path).encode(), p)
+        del kept_alive
         if raised is not None:
             if handle:
                 lib.llama_model_free(handle)
@@ -93,7 +118,7 @@ class Model:
             lib.llama_model_free(handle)
             raise ModelUnsupported(f"{path.name} has an encoder; only decoder models can generate text here")
         try:
-            return cls(handle, path, gpu_layers)
+            return cls(handle, path, gpu_layers, params)
         except BaseException:
             lib.llama_model_free(handle)
             raise

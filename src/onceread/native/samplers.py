@@ -32,6 +32,7 @@ class Sampler:
         self._vocab = vocab
         self._chain: Any = None
         self._grammar: Grammar | None = None
+        self._candidates: np.ndarray[Any, Any] | None = None
         self._ignores_end = ignore_eos
         self._ends = sorted(vocab.eog_tokens)
         self._end = vocab.eos if vocab.eos >= 0 else min(vocab.eog_tokens, default=-1)
@@ -45,7 +46,6 @@ class Sampler:
             self._build(params, n_ctx, ignore_eos)
             if params.constraint is not None:
                 self._grammar = Grammar(vocab, params.constraint)
-                self._candidates = np.zeros(vocab.size, dtype=_CANDIDATE)
         except BaseException:
             self.close()
             raise
@@ -72,6 +72,12 @@ class Sampler:
             return int(lib.llama_sampler_sample(self._chain, context.handle, index))
         return self._sample_by_grammar(self._grammar, context.logits(index))
 
+    def sample_from(self, logits: np.ndarray[Any, Any]) -> int:
+        """The same by other logits than the context's: shape (vocabulary,), float32, finite or minus infinity."""
+        if self._grammar is not None:
+            return self._sample_by_grammar(self._grammar, logits)
+        return self._choose(np.arange(self._vocab.size, dtype=np.int32), logits)
+
     def _sample_by_grammar(self, grammar: Grammar, logits: np.ndarray[Any, Any]) -> int:
         if grammar.complete:
             return self._end
@@ -83,6 +89,15 @@ class Sampler:
             if not allowed.any():  # it goes on for as long as the grammar lets it
                 return self._end
         ids = np.flatnonzero(allowed)  # often a handful of a vocabulary of 150,000
+        token = self._choose(ids, logits)
+        if not self._vocab.is_eog(token):
+            grammar.accept(token)
+        return token
+
+    def _choose(self, ids: np.ndarray[Any, Any], logits: np.ndarray[Any, Any]) -> int:
+        """One of these tokens, by the chain."""
+        if self._candidates is None:
+            self._candidates = np.zeros(self._vocab.size, dtype=_CANDIDATE)
         candidates = self._candidates[: len(ids)]
         candidates["id"] = ids
         candidates["logit"] = logits[ids]
@@ -92,13 +107,10 @@ class Sampler:
         if not 0 <= array.selected < array.size:
             raise GrammarDeadEnd("the samplers left no token to choose")
         token = int(array.data[array.selected].id)
-        if (
-            array.data[array.selected].logit == -np.inf
-        ):  # a bias of minus infinity on all that the grammar allows
+        # A bias of minus infinity on all that the grammar allows.
+        if array.data[array.selected].logit == -np.inf:
             raise GrammarDeadEnd("the samplers left no token that the grammar allows")
         lib.llama_sampler_accept(self._chain, token)
-        if not self._vocab.is_eog(token):
-            grammar.accept(token)
         return token
 
     def _build(self, p: SamplingParams, n_ctx: int, ignore_eos: bool) -> None:

@@ -35,6 +35,7 @@ class Vocabulary:
         self.bos: int = lib.llama_vocab_bos(handle)
         self.eos: int = lib.llama_vocab_eos(handle)
         self.eot: int = lib.llama_vocab_eot(handle)
+        self.nl: int = lib.llama_vocab_nl(handle)
         self.add_bos: bool = bool(lib.llama_vocab_get_add_bos(handle))
 
     @property

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from anyio import to_thread
 from fastapi import Request as HttpRequest
@@ -28,10 +28,15 @@ from onceread.engine.request import (
 from onceread.server.errors import ClientGone, known
 from onceread.server.metrics import Metrics
 
-if TYPE_CHECKING:
-    from onceread.engine.engine import Engine
-
 T = TypeVar("T")
+
+
+class Submits(Protocol):
+    """An engine, or what stands for one."""
+
+    def submit(self, request: Request, notify: Callable[[], None] | None = None) -> RequestHandle:
+        """Queue a request; ``notify`` is called, on any thread, whenever an event can be taken."""
+        ...
 
 
 class Answering:
@@ -41,7 +46,7 @@ class Answering:
     however that came: it stops what still runs and does nothing otherwise.
     """
 
-    def __init__(self, engine: Engine, metrics: Metrics, prompt_param: str) -> None:
+    def __init__(self, engine: Submits, metrics: Metrics | None, prompt_param: str) -> None:
         """``prompt_param`` is the parameter that errors about the prompt name."""
         self._engine = engine
         self._metrics = metrics
@@ -73,7 +78,7 @@ class Answering:
         for _, event in self._ahead:
             self._raise_error(event)
 
-    async def events(self, idle: float | None = None) -> AsyncIterator[list[tuple[int, Event]]]:
+    async def events(self, idle: float | None = None) -> AsyncGenerator[list[tuple[int, Event]], None]:
         """What has happened since the last look, as (prompt, event), until all requests are done.
 
         With ``idle`` an empty list comes whenever nothing has happened for so many seconds.
@@ -102,7 +107,11 @@ class Answering:
         answers = []
         for handle in self._handles:
             n = handle.request.n
-            answers.append(Completed([""] * n, ["length"] * n, [None] * n, [[] for _ in range(n)]))
+            answers.append(
+                Completed(
+                    [""] * n, ["length"] * n, [None] * n, [[] for _ in range(n)], [[] for _ in range(n)]
+                )
+            )
         parts: list[list[list[str]]] = [[[] for _ in answer.texts] for answer in answers]
         async for batch in self.events():
             for prompt, event in batch:
@@ -110,9 +119,11 @@ class Answering:
                     case TextEvent():
                         parts[prompt][event.index].append(event.text)
                         answers[prompt].logprobs[event.index].extend(event.logprobs)
+                        answers[prompt].ids[event.index].extend(event.ids)
                     case FinishEvent():
                         answers[prompt].reasons[event.index] = event.reason
                         answers[prompt].stop_strings[event.index] = event.stop_string
+                        answers[prompt].ids[event.index].extend(event.ids)
                     case DoneEvent():
                         answers[prompt].usage = event.usage
                         answers[prompt].explanation = event.explanation
@@ -176,12 +187,13 @@ class Answering:
                         self._running.discard(prompt)
         if not self._first_token_seen and any(isinstance(event, TextEvent) for _, event in found):
             self._first_token_seen = True
-            self._metrics.first_token(time.monotonic() - self._started)
+            if self._metrics is not None:
+                self._metrics.first_token(time.monotonic() - self._started)
         return found
 
     def _raise_error(self, event: Event) -> None:
         if isinstance(event, DoneEvent) and event.error is not None:
-            raise known(event.error, self._prompt_param) or event.error
+            raise known(event.error, self._prompt_param) or event.error from event.error
 
 
 async def on_thread(work: Callable[[], T], prompt_param: str) -> T:

@@ -164,6 +164,10 @@ class MessageTurn:
         """For the reply, once the request is made."""
         return BlockWriter(self._turn.reader(), shows_thinking=self._shows_thinking)
 
+    def asked_stop(self, stop: str | None) -> str | None:
+        """The stop string that ended the reply, if the client gave it."""
+        return self._turn.asked_stop(stop)
+
     def head(self) -> dict[str, Any]:
         """What every message begins with."""
         name = self._serving.name
@@ -188,7 +192,7 @@ class MessageTurn:
 
 
 def _message(answer: Completed, turn: MessageTurn) -> dict[str, Any]:
-    writer, reason, stop = turn.writer(), answer.reasons[0], answer.stop_strings[0]
+    writer, reason, stop = turn.writer(), answer.reasons[0], turn.asked_stop(answer.stop_strings[0])
     writer.write(answer.texts[0])
     writer.finish(reason)
     return {
@@ -218,8 +222,8 @@ async def _chunks(answering: Answering, turn: MessageTurn) -> AsyncIterator[byte
                     out += writer.write(event.text)
                 case FinishEvent():
                     out += writer.finish(event.reason)
-                    reason = writer.stop_reason(event.reason, event.stop_string)
-                    ended = {"stop_reason": reason, "stop_sequence": event.stop_string}
+                    stop = turn.asked_stop(event.stop_string)
+                    ended = {"stop_reason": writer.stop_reason(event.reason, stop), "stop_sequence": stop}
                 case DoneEvent():
                     last = {"type": "message_delta", "delta": ended, "usage": turn.usage(event.usage)}
                     out.append(sse({**last, **turn.more(event.usage, event.dropped)}, "message_delta"))

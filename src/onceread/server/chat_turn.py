@@ -48,7 +48,7 @@ class ChatTurn:
             prompt=prompt.tokens,
             sampling=self._sampling(prompt),
             max_tokens=max_tokens,
-            stop=body.stop or (),
+            stop=(*(body.stop or ()), *serving.template.stops),
             n=body.n or 1,
             logprobs=body.alternatives,
             namespace=self._namespace,
@@ -70,6 +70,10 @@ class ChatTurn:
         return len(
             chat_prompt(self._body, self._serving, self._namespace, may_drop=False, max_tokens=None).tokens
         )
+
+    def asked_stop(self, stop: str | None) -> str | None:
+        """The stop string that ended a reply, if it is one that the client gave, and not the template's."""
+        return stop if stop in (self._body.stop or ()) else None
 
     def reader(self) -> ReplyReader:
         """For one reply, once the request is made."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from onceread.engine.errors import Cancelled
-from onceread.engine.request import DoneEvent, Event, FinishEvent
+from onceread.engine.request import DoneEvent, Event, FinishEvent, LogitsEvent
 from onceread.server.answering import Answering
 from onceread.server.metrics import Metrics
 
@@ -76,6 +76,8 @@ class LimitedAnswering(Answering):
         if isinstance(event, DoneEvent):
             cancelled_here = prompt in self._cut and isinstance(event.error, Cancelled)
             return [replace(event, error=None) if cancelled_here else event]
+        if isinstance(event, LogitsEvent):
+            return [event]
         told = self.told[prompt, event.index]
         if told.ended:
             return []

@@ -16,7 +16,7 @@ from fastapi.responses import JSONResponse, Response
 
 from onceread.chat.callreader import parse_object
 from onceread.chat.toolcalls import CallEnded, Content, Event, Reasoning
-from onceread.engine.request import Completed, FinishEvent, TextEvent, Usage
+from onceread.engine.request import Completed, DoneEvent, FinishEvent, TextEvent, Usage
 from onceread.engine.request import Request as EngineRequest
 from onceread.server.answering import Answering
 from onceread.server.auth import Caller, authenticate
@@ -137,7 +137,7 @@ async def _lines(answering: Answering, reply: ReplyReader, said: _Said) -> Async
             elif isinstance(event, FinishEvent):
                 reason = event.reason
                 parts += [said.told(read, reply) for read in reply.finish(reason)]
-            else:
+            elif isinstance(event, DoneEvent):
                 parts.append({**said.part(done=True), **said.end(reason, event.usage)})
         if any(parts):
             yield b"".join([_line(part) for part in parts if part])

@@ -9,7 +9,6 @@ from typing import Any
 
 from onceread import __version__
 from onceread.engine.request import Usage
-from onceread.server.event_stream import sse
 from onceread.server.usage import timings, usage_body
 
 
@@ -30,10 +29,10 @@ def stream_end(
     usages: Sequence[Usage],
     include_usage: bool,
     more: Mapping[str, Any],
-) -> bytes:
+) -> list[dict[str, Any]]:
     """The last choice's last chunk, and the usage if asked for; timings and ``more`` are on whichever is last."""
     times = {"timings": timings(usages).model_dump(), **more}
     if not include_usage:
-        return sse({**last, **times}) if last is not None else b""
+        return [{**last, **times}] if last is not None else []
     usage = {**head, "choices": [], "usage": usage_body(usages).model_dump(), **times}
-    return (sse(last) if last is not None else b"") + sse(usage)
+    return [dict(last), usage] if last is not None else [usage]

@@ -10,12 +10,12 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from onceread.engine.request import Completed
+from onceread.engine.request import Completed, Event
 from onceread.engine.request import Request as EngineRequest
 from onceread.server.answering import Answering, until_disconnect
 from onceread.server.body import StreamedRequest, ignored_warning
 from onceread.server.errors import ApiError
-from onceread.server.event_stream import DONE, EventStream, openai_error
+from onceread.server.event_stream import DONE, EventStream, openai_error, sse
 
 
 async def respond(
@@ -54,3 +54,18 @@ async def respond(
     finally:
         if not streams:
             answering.cancel()
+
+
+async def written(
+    answering: Answering,
+    begin: Callable[[], list[dict[str, Any]]],
+    take: Callable[[int, Event], list[dict[str, Any]]],
+    end: Callable[[], list[dict[str, Any]]],
+) -> AsyncIterator[bytes]:
+    """A stream's chunks as server-sent events: those of one wake-up go out together."""
+    if begun := begin():
+        yield b"".join([sse(chunk) for chunk in begun])
+    async for batch in answering.events():
+        if out := [sse(chunk) for prompt, event in batch for chunk in take(prompt, event)]:
+            yield b"".join(out)
+    yield b"".join([sse(chunk) for chunk in end()])

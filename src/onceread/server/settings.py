@@ -25,6 +25,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from onceread.chat.builtin import is_inline
 from onceread.server.setting_values import (
     ApiKey,
     check_admin_key,
@@ -82,7 +83,7 @@ class Settings(BaseSettings):
     )
 
     model: Path | None = _setting(
-        "Model and context", "GGUF file (default: the demo model)", metavar="FILE", default=None
+        "Model and context", "file, or name of `models ls`", metavar="FILE|NAME", default=None
     )
     model_name: str | None = _setting(
         "Model and context",
@@ -93,7 +94,7 @@ class Settings(BaseSettings):
     )
     chat_template: str | None = _setting(
         "Model and context",
-        "Jinja file or name, over the GGUF's",
+        "file, name or Jinja for the GGUF's",
         metavar="FILE|NAME",
         default=None,
         min_length=1,
@@ -283,11 +284,11 @@ def load_settings(
 ) -> Settings:
     """Settings from all sources. Raises SettingsError, one line that names where the value came from.
 
-    ``flags`` holds what was given on the command line; None and empty lists count as not given.
+    ``flags`` holds what was given on the command line; None and empty lists and tuples count as not given.
     ``environ`` is only looked at for the file's name and for error messages.
     """
     given: dict[str, Any] = {
-        name: value for name, value in (flags or {}).items() if value is not None and value != []
+        name: value for name, value in (flags or {}).items() if value is not None and value not in ([], ())
     }
     if config is None and environ.get(ENV_PREFIX + "CONFIG"):
         config = Path(environ[ENV_PREFIX + "CONFIG"])
@@ -344,9 +345,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
         "chat_template",
     ):  # a path in the file is relative to the file
         value = values.get(key)
-        if isinstance(value, str):
+        if isinstance(value, str) and not (key == "chat_template" and is_inline(value)):
             beside = path.parent / Path(value).expanduser()
-            if key != "chat_template" or beside.is_file():
+            # Templates and models have names, too.
+            is_path = key == "cache_dir" or (key != "chat_template" and value.lower().endswith(".gguf"))
+            if is_path or beside.is_file():
                 values[key] = str(beside)
     return values
 

@@ -42,6 +42,27 @@ class Serving:
     embeddings: EmbeddingEngine | None = None  # over the same model, or one of its own
     issued: IssuedCalls = field(default_factory=IssuedCalls)
 
+    @classmethod
+    def of(
+        cls,
+        engine: Engine,
+        model: Model,
+        template: ChatTemplate,
+        *,
+        name: str | None = None,
+        embeddings: EmbeddingEngine | None = None,
+    ) -> Serving:
+        """``name``: what the API calls the model, if not what its file is called."""
+        return cls(
+            engine=engine,
+            model=model,
+            template=template,
+            tokenizer=PromptTokenizer(model.vocab),
+            name=name or model.name,
+            since=int(time.time()),
+            embeddings=embeddings,
+        )
+
     @property
     def embeds_apart(self) -> bool:
         """Is there a model of its own for embeddings?"""
@@ -85,14 +106,8 @@ class AppState:
         """From now on requests are answered. Raises TemplateUnusable for a bad ``--chat-template``."""
         template = ChatTemplate.of_model(model, self.settings.chat_template)
         with self._lock:
-            self._serving = Serving(
-                engine=engine,
-                model=model,
-                template=template,
-                tokenizer=PromptTokenizer(model.vocab),
-                name=self.settings.model_name or model.name,
-                since=int(time.time()),
-                embeddings=embeddings,
+            self._serving = Serving.of(
+                engine, model, template, name=self.settings.model_name, embeddings=embeddings
             )
 
     def fail(self, detail: str) -> None:

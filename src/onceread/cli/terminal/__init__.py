@@ -1,0 +1,1 @@
+"""What `onceread chat` and `onceread complete` do once their options are read."""
