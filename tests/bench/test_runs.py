@@ -147,7 +147,11 @@ class TestTheReport:
         other = dataclasses.replace(
             results,
             noise=0.5,
-            runs=[dataclasses.replace(run, load=Load(10.0, 5.0, 1.0, 9.0)), *results.runs[1:]],
+            runs=[
+                dataclasses.replace(run, load=Load(10.0, 5.0, 1.0, 9.0)),
+                dataclasses.replace(results.runs[1], counted=7),
+                *results.runs[2:],
+            ],
             judged=[
                 Judgement("rotation", "onceread", "visit", 12, 100, 0.9),
                 Judgement("rotation", "binding", "visit", 12, 100, 4.2),
@@ -155,6 +159,8 @@ class TestTheReport:
         )
         text = markdown(other)
         assert f"{run.workload} on {run.peer}, pass 1, was disturbed: 9.0 CPU seconds" in text
+        assert "were computed, its own counter 7" in text
+        assert "own counter" not in markdown(results)
         assert "| rotation | 0.90 | – | **4.20 wrong** |" in text
 
     def test_does_without_what_a_server_does_not_tell(self, tmp_path: Path) -> None:

@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from onceread.bench.cold import is_right
-from onceread.bench.figures import Figures, Spread, by_label, decode_rate, figures, median_of, prefill_rate
+from onceread.bench.figures import (
+    Figures,
+    Spread,
+    by_label,
+    decode_rate,
+    figures,
+    median_of,
+    prefill_rate,
+    total,
+)
 from onceread.bench.results import Results, Sample
 from onceread.bench.targets import OURS, targets, times_read
 
@@ -221,13 +230,23 @@ def _judged(results: Results) -> Iterator[str]:
 def _notes(results: Results) -> Iterator[str]:
     disturbed = [run for run in results.runs if run.load.disturbed]
     failed = [run for run in results.runs if run.error]
-    if not (disturbed or failed or results.skipped):
+    counted = [
+        (run, said)
+        for run in results.runs
+        if (said := total(s.evaluated for s in run.samples)) is not None and run.counted not in (None, said)
+    ]
+    if not (disturbed or failed or counted or results.skipped):
         return
     yield "## Notes\n"
     for run in disturbed:
         yield (
             f"- {run.workload} on {run.peer}, pass {run.turn + 1}, was disturbed: {run.load.foreign:.1f} CPU seconds "
             f"of other work in {run.load.wall:.0f} s"
+        )
+    for run, said in counted:
+        yield (
+            f"- {run.workload} on {run.peer}, pass {run.turn + 1}: the replies say that {said:,} prompt tokens were "
+            f"computed, its own counter {run.counted:,}"
         )
     for run in failed:
         yield f"- {run.workload} on {run.peer}, pass {run.turn + 1}, failed: {run.error}"
