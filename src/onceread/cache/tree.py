@@ -180,9 +180,8 @@ class ChunkTree:
         path ends too: there the two can be joined, and the path that spells most may have no such place for long.
         The path may go on behind the agreement, to the end of the chunk in which it parts.
         """
-        found: list[
-            tuple[int, int, tuple[Chunk, ...]]
-        ] = []  # agreement's end, where its last chunk begins, its chunks
+        # Where each agreement ends, where its last chunk begins, and its chunks.
+        found: list[tuple[int, int, tuple[Chunk, ...]]] = []
         reached: set[bytes] = {root}
         open_ends: list[tuple[int, bytes, tuple[Chunk, ...]]] = [(0, root, ())]
         while open_ends:
@@ -193,10 +192,13 @@ class ChunkTree:
                 if chunk.spelled is None and text.startswith(spelled, position):
                     spelled = chunk.spelled = self.spell(chunk.array)
                 n = _common_bytes(spelled, text, position)
-                found.append((position + n, position, (*path, chunk)))
+                if not n:  # of many siblings most part at once
+                    continue
+                longer = (*path, chunk)
+                found.append((position + n, position, longer))
                 if n == len(spelled) and chunk.key.name not in reached:
                     reached.add(chunk.key.name)
-                    open_ends.append((position + n, chunk.key.name, found[-1][2]))
+                    open_ends.append((position + n, chunk.key.name, longer))
         best: tuple[Chunk, ...] = ()
         best_length = 0
         # The furthest first: the shared ends of most chunks need not be looked for then.
