@@ -6,7 +6,7 @@ MODEL ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test lint format types layers docs check soak pins clean
+.PHONY: help setup serve test lint format types layers docs check soak bench micro pins clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ check: lint types layers docs test ## all five
 
 soak: setup ## the heavy tests at full scale; writes docs/soak.md
 	@$(BIN)/python scripts/soak.py $(ARGS)
+
+bench: setup ## measure against other servers; a short run by ARGS=--quick
+	@exec $(BIN)/onceread bench $(ARGS)
+
+micro: setup ## time single operations: match, plan, export, import, disk, a token
+	@$(BIN)/python -m pytest bench/micro -q --benchmark-sort=name --benchmark-columns=median,min,max,rounds $(ARGS)
 
 pins: setup ## write constraints.txt again; PYTHONS="python3.10 python3.13"
 	@$(BIN)/python scripts/pin.py $(PYTHONS)

@@ -180,8 +180,8 @@ class ChunkTree:
         path ends too: there the two can be joined, and the path that spells most may have no such place for long.
         The path may go on behind the agreement, to the end of the chunk in which it parts.
         """
-        best: tuple[Chunk, ...] = ()
-        best_length = 0
+        # Where each agreement ends, where its last chunk begins, and its chunks.
+        found: list[tuple[int, int, tuple[Chunk, ...]]] = []
         reached: set[bytes] = {root}
         open_ends: list[tuple[int, bytes, tuple[Chunk, ...]]] = [(0, root, ())]
         while open_ends:
@@ -192,15 +192,23 @@ class ChunkTree:
                 if chunk.spelled is None and text.startswith(spelled, position):
                     spelled = chunk.spelled = self.spell(chunk.array)
                 n = _common_bytes(spelled, text, position)
-                if position + n > best_length:
-                    agreed = position + n
-                    if ends is not None:
-                        agreed = self._last_shared(chunk, position, agreed, ends)
-                    if agreed > best_length:
-                        best, best_length = (*path, chunk), agreed
+                if not n:  # of many siblings most part at once
+                    continue
+                longer = (*path, chunk)
+                found.append((position + n, position, longer))
                 if n == len(spelled) and chunk.key.name not in reached:
                     reached.add(chunk.key.name)
-                    open_ends.append((position + n, chunk.key.name, (*path, chunk)))
+                    open_ends.append((position + n, chunk.key.name, longer))
+        best: tuple[Chunk, ...] = ()
+        best_length = 0
+        # The furthest first: the shared ends of most chunks need not be looked for then.
+        for agreed, position, path in sorted(found, key=lambda one: one[0], reverse=True):
+            if agreed <= best_length:
+                break
+            if ends is not None:
+                agreed = self._last_shared(path[-1], position, agreed, ends)
+            if agreed > best_length:
+                best, best_length = path, agreed
         return np.concatenate([c.array for c in best]) if best else np.zeros(0, dtype=np.int32)
 
     def _last_shared(self, chunk: Chunk, position: int, agreed: int, ends: Ends) -> int:

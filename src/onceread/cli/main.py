@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from onceread import __version__
-from onceread.cli import cache, models
+from onceread.cli import bench, cache, models
 from onceread.cli.chat import chat
 from onceread.cli.complete import complete
 from onceread.cli.doctor.command import doctor
@@ -28,6 +28,7 @@ app.command("chat")(chat)
 app.command("complete")(complete)
 app.add_typer(models.app, name="models")
 app.add_typer(cache.app, name="cache")
+app.add_typer(bench.app, name="bench")
 app.command("doctor")(doctor)
 
 
