@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,12 @@ class Caller:
 
 @pytest.mark.parametrize("kind", ["plain", "hybrid"])
 def test_eight_threads_with_everything_mixed_all_end_and_every_token_is_accounted_for(
-    tmp_path: Path, smollm2_path: Path, soak_scale: float, soak_seed: int, kind: str
+    tmp_path: Path,
+    smollm2_path: Path,
+    soak_scale: float,
+    soak_seed: int,
+    kind: str,
+    record_property: Callable[[str, object], None],
 ) -> None:
     calls = max(50, int(CALLS * soak_scale)) // THREADS
     making = plain_model(tmp_path, smollm2_path) if kind == "plain" else loaded(kind, tmp_path, smollm2_path)
@@ -132,6 +138,12 @@ def test_eight_threads_with_everything_mixed_all_end_and_every_token_is_accounte
                     raise caller.errors[0]
             stats = engine.stats()
     usages = [usage for caller in callers for usage in caller.usages]
+    record_property("calls", THREADS * calls)
+    record_property("left early", sum(caller.left for caller in callers))
+    record_property("ended by a hook that raised", stats.requests_failed)
+    record_property(
+        "prompt tokens", f"{stats.prompt_evaluated_total} of {stats.prompt_tokens_total} evaluated"
+    )
     assert sum(len(caller.usages) + caller.stepped for caller in callers) == THREADS * calls
     assert sum(caller.left for caller in callers) > 0
     assert sum(caller.broken for caller in callers) == stats.requests_failed > 0

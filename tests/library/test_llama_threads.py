@@ -47,8 +47,11 @@ def test_eight_threads_are_computed_together(tiny_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_mixed_calls_with_cancellations_all_end(tiny_path: Path, soak_scale: float, soak_seed: int) -> None:
+def test_mixed_calls_with_cancellations_all_end(
+    tiny_path: Path, soak_scale: float, soak_seed: int, record_property: Callable[[str, object], None]
+) -> None:
     calls = round(1000 * soak_scale) if soak_scale == 1 else 100
+    record_property("calls", calls)
     with Llama(tiny_path, n_ctx=4096, parallel=4, cache_ram="64MiB", verbose=False) as llm:
         messages = [{"role": "user", "content": "Tell me of the sea."}]
 
