@@ -1,4 +1,4 @@
-"""Eight threads on one engine against a bare llama_decode loop at batch 8, and against one thread: one run.
+"""Eight threads that stream from one `Llama`, against a bare llama_decode loop at batch 8 and one thread, in one run.
 
     python bench/threads_on_one_llama.py [--passes 3] [--threads N] [--decode 96]
 
@@ -18,11 +18,11 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 from demo_model import demo_model_path
+from onceread import Llama
 from onceread.engine.config import default_threads
-from onceread.engine.engine import Engine, EngineConfig
-from onceread.engine.request import Request, TextEvent
 from onceread.native.batch import Batch
 from onceread.native.context import Context, ContextParams
 from onceread.native.model import Model
@@ -41,22 +41,20 @@ def prompts(model: Model) -> list[list[int]]:
     return [tokens[7 * i : 7 * i + PROMPT] for i in range(CALLERS)]
 
 
-def ours(model: Model, threads: int, n: int, callers: int) -> float:
-    """Tokens a second of all callers, each on a thread of its own."""
+def ours(model_path: Path, threads: int, n: int, callers: int) -> float:
+    """Tokens a second of all callers, each on a thread of its own, streaming."""
     times: list[list[float]] = [[] for _ in range(callers)]
-    config = EngineConfig(ctx_size=CTX, parallel=CALLERS, threads=threads, cache_ram=None)
-    with Engine(model, config) as engine:
+    with Llama(
+        model_path, n_ctx=CTX, parallel=CALLERS, n_threads=threads, n_threads_batch=threads, verbose=False
+    ) as llm:
 
         def call(which: int, prompt: list[int]) -> None:
-            handle = engine.submit(Request(tuple(prompt), GREEDY, n, ignore_eos=True))
-            for event in handle:
-                if isinstance(event, TextEvent):
-                    times[which] += [time.perf_counter()] * len(event.ids)
+            for chunk in llm(prompt, max_tokens=n, temperature=0, stream=True, ignore_eos=True):
+                if chunk["choices"][0]["text"]:  # one token: in these texts each is whole characters
+                    times[which].append(time.perf_counter())
 
-        workers = [
-            threading.Thread(target=call, args=(i, prompt))
-            for i, prompt in enumerate(prompts(model)[:callers])
-        ]
+        given = prompts(llm._serving.model)[:callers]
+        workers = [threading.Thread(target=call, args=each) for each in enumerate(given)]
         for worker in workers:
             worker.start()
         for worker in workers:
@@ -102,11 +100,12 @@ def main() -> None:
     parser.add_argument("--only", choices=["eight", "one", "bare"], help="one measurement")
     args = parser.parse_args()
     if args.only:
-        with Model.load(demo_model_path()) as model:
-            if args.only == "bare":
+        if args.only == "bare":
+            with Model.load(demo_model_path()) as model:
                 rate = bare(model, args.threads, args.decode)
-            else:
-                rate = ours(model, args.threads, args.decode, CALLERS if args.only == "eight" else 1)
+        else:
+            callers = CALLERS if args.only == "eight" else 1
+            rate = ours(demo_model_path(), args.threads, args.decode, callers)
         print(json.dumps(rate))
         return
     print(
