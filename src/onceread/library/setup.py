@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from onceread.engine.config import EngineConfig
 from onceread.engine.embedding_config import EmbeddingConfig
 from onceread.library.errors import InvalidParameter
+from onceread.models.home import expanded
 from onceread.native.adapter import Adapter
 from onceread.native.context import KV_TYPES
 from onceread.native.embedding import Pooling
@@ -87,8 +88,8 @@ class Setup:
 
 def setup_of(model_path: str | os.PathLike[str], given: Mapping[str, Any]) -> Setup:
     """``given``: the constructor's parameters, by name, all of them. Raises InvalidParameter, which names one."""
-    path = Path(model_path).expanduser()
-    if not path.exists():
+    path = expanded(model_path)
+    if not os.path.exists(path):  # noqa: PTH110 - False also where it can't be looked at
         raise InvalidParameter(f"model_path: there is no file {path}", "model_path")
     for name, (allowed, instead) in REFUSED.items():
         if not any(given[name] is value or given[name] == value for value in allowed):
@@ -214,7 +215,7 @@ def _context(given: Mapping[str, Any]) -> dict[str, Any]:
             yarn_beta_slow=given["yarn_beta_slow"],
             yarn_orig_ctx=given["yarn_orig_ctx"],
         ),
-        "adapter": None if path is None else Adapter(Path(path).expanduser(), given["lora_scale"]),
+        "adapter": None if path is None else Adapter(expanded(path), given["lora_scale"]),
         "micro_batch": given["n_ubatch"] if given["n_ubatch"] < given["n_batch"] else None,
         "offload_kqv": given["offload_kqv"],
     }

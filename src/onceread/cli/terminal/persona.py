@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onceread.models.home import expanded
+
 _LARGEST = 2**20  # bytes
 _USER = "User"
 
@@ -25,7 +27,7 @@ class Persona:
 
 def read_persona(path: Path) -> Persona:
     """The persona in a file. Raises PersonaInvalid."""
-    path = path.expanduser()
+    path = expanded(path)
     try:
         with path.open("rb") as file:
             raw = file.read(_LARGEST + 1)
