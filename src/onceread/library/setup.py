@@ -94,6 +94,7 @@ def setup_of(model_path: str | os.PathLike[str], given: Mapping[str, Any]) -> Se
     for name, (allowed, instead) in REFUSED.items():
         if not any(given[name] is value or given[name] == value for value in allowed):
             raise InvalidParameter(f"{name} is not supported: {instead}", name)
+    _check_types(given)
     settings = _settings(given)
     pooling = _pooling(given["pooling_type"])
     return Setup(
@@ -151,6 +152,19 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     said["queue_limit"] = _UNLIMITED
     _check_together(given)
     return _validated(said)
+
+
+def _check_types(given: Mapping[str, Any]) -> None:
+    """Of what nobody else looks at before it is used."""
+    overrides = given["kv_overrides"]
+    if overrides is not None and not (
+        isinstance(overrides, Mapping) and all(isinstance(key, str) for key in overrides)
+    ):
+        raise InvalidParameter("kv_overrides: must be a dict with strings as its keys", "kv_overrides")
+    if not isinstance(given["chat_format"], str | None):
+        raise InvalidParameter("chat_format: must be a string", "chat_format")
+    if not isinstance(given["last_n_tokens_size"], int):
+        raise InvalidParameter("last_n_tokens_size: must be a whole number", "last_n_tokens_size")
 
 
 def _check_together(given: Mapping[str, Any]) -> None:
