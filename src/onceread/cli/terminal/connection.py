@@ -65,7 +65,8 @@ def to_model(settings: Settings) -> Connection:
     from onceread.library.llama import Llama
     from onceread.native.errors import NativeError
 
-    problems = (NativeError, EngineError, ValueError, OSError, RuntimeError)
+    # A TypeError is what an option is that the model does not have: a chat may have been with a server before.
+    problems = (NativeError, EngineError, ValueError, TypeError, OSError, RuntimeError)
     try:
         with Progress(f"loading {path.name}", file=sys.stderr):
             llama = Llama(str(path), **_parameters(settings))

@@ -75,7 +75,9 @@ def _card(path: Path, text: str) -> Persona:
 
 def _field(card: dict[str, Any], key: str) -> str:
     value = card.get(key)
-    return value.strip() if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    return value.strip().encode(errors="replace").decode()  # JSON can say half a character
 
 
 def _names(text: str, name: str) -> str:
