@@ -221,3 +221,49 @@ def test_ctrl_c_ends_complete_with_what_was_written(piped: Piped) -> None:
         assert process.stderr.read() == ""
         process.stdout.read()
         assert process.wait(10) == 130
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_stream_that_is_closed(server_url: tuple[str, FakeEngine], closed: str, tmp_path: Path) -> None:
+    command = f"echo hello | {sys.executable} -m onceread chat --url {server_url[0]} {closed}"
+    done = subprocess.run(
+        command,
+        shell=True,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_encoding_without_the_replys_characters(
+    server_url: tuple[str, FakeEngine], tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "onceread", "complete", "--url", server_url[0], "--chat", "é"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(b"to ?")
+
+
+@pytest.mark.parametrize("name", ["self", "llama", "system"])
+def test_options_that_are_arguments_of_ours(piped: Piped, tmp_path: Path, name: str) -> None:
+    assert "there is no option" in piped.complaint("chat", "--set", f"{name}=5", stdin="hello\n")
+    file = tmp_path / "s.json"
+    piped.out("chat", "--session", str(file), stdin="hello\n")
+    saved = json.loads(file.read_text())
+    file.write_text(json.dumps({**saved, "options": {name: 5}}))
+    assert "is damaged" in piped.complaint("chat", "--session", str(file), stdin="hello\n")
+
+
+def test_half_a_character_in_a_file(piped: Piped, tmp_path: Path) -> None:
+    file, card = tmp_path / "s.json", tmp_path / "p.json"
+    card.write_text(json.dumps({"name": "A\ud800", "description": "b\ud800"}))
+    piped.out("chat", "--session", str(file), "--persona", str(card), stdin="hello\n")
+    file.write_text(file.read_text().replace('"hello"', r'"\ud800"'))
+    assert "half a character" in piped.complaint("chat", "--session", str(file), stdin="hello\n")

@@ -83,6 +83,31 @@ class TestList:
     def test_a_folder_that_is_not_there(self, home: Path) -> None:
         assert complaint("ls", str(home / "nowhere")) == f"there is no folder {home / 'nowhere'}"
 
+    def test_json_of_a_name_that_is_no_text(self, home: Path) -> None:
+        folder = home / "given"
+        write_gguf(folder / "m.gguf").rename(folder / "\udcff\x9b.gguf")
+        shown = run("ls", str(folder), "--json")
+        assert shown.isascii()
+        assert json.loads(shown)["models"][0]["name"].endswith("\udcff\x9b.gguf")
+
+    @pytest.mark.parametrize("name", ["~nobody-has-this-name/m.gguf", "m" * 5000 + ".gguf"])
+    def test_a_path_that_can_t_be(self, home: Path, name: str) -> None:
+        assert complaint("ls", name).startswith("there is no folder")
+        assert complaint("inspect", name).startswith("no such model file")
+
+
+def test_nothing_of_a_file_reaches_the_terminal_as_it_is(home: Path) -> None:
+    path = write_gguf(home / "m\x1b[31m.gguf", "evil\x1b[2J\x9b2J")
+    shown = subprocess.run([*COMMAND, "inspect", str(path)], capture_output=True, text=True, check=True)
+    (home / "n\x1b[31m.gguf").write_bytes(b"torn")
+    torn = subprocess.run(
+        [*COMMAND, "inspect", f"{home}/n\x1b[31m.gguf"], capture_output=True, text=True, check=False
+    )
+    assert torn.stderr.startswith("onceread: ")
+    for text in (shown.stdout, shown.stderr, torn.stderr):
+        assert "\x1b" not in text
+        assert "\x9b" not in text
+
 
 @pytest.mark.model
 class TestInspect:

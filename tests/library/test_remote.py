@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.server.fakes import FakeEngine, fake_app, until_cancelled
@@ -175,4 +176,62 @@ def test_a_key_that_would_break_the_header_is_not_repeated() -> None:
 
 def test_a_server_without_models_is_said_to_have_none() -> None:
     with answering(sized(b'{"data": []}')) as url, pytest.raises(RemoteError, match="lists no models"):
+        _ = RemoteLlama(url).model
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'{"choices":[5]}',
+        b'{"choices":5}',
+        b'{"choices":[{"delta":"hi"}]}',
+        b'{"choices":[{"delta":{"content":["hi"]}}]}',
+        b'{"choices":[{"delta":{"reasoning_content":5}}]}',
+        b'{"choices":[{"delta":{},"finish_reason":["stop"]}]}',
+    ],
+)
+def test_a_chunk_of_wrong_types(event: bytes) -> None:
+    with (
+        answering(HEAD + b"\r\n" + CHUNK + b"data: " + event + b"\n\n" + END) as url,
+        pytest.raises(RemoteError, match="does not answer as a server with OpenAI's API does"),
+    ):
+        list(RemoteLlama(url, model="m").create_chat_completion(HELLO))
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        b'"usage":"many"',
+        b'"usage":{"prompt_tokens":"5","completion_tokens":[1],"prompt_tokens_details":{"cached_tokens":3}}',
+        b'"usage":{"prompt_tokens":{},"prompt_tokens_details":5}',
+        b'"usage":{"prompt_tokens_details":{"cached_tokens_by_source":[1]}}',
+        b'"timings":{"predicted_per_second":"fast","prompt_n":"x","cache_n":{}}',
+    ],
+)
+def test_numbers_of_wrong_types_count_as_not_told(numbers: bytes) -> None:
+    last = b'data: {"choices":[],' + numbers + b"}\n\n"
+    with answering(HEAD + b"\r\n" + CHUNK + END + last) as url:
+        session = Session(RemoteLlama(url, model="m"))
+        assert session.send("hello") == "hi"
+    assert session.last is not None
+    assert session.last.prompt_tokens is None
+    assert session.last.evaluated is None
+
+
+def test_half_a_character_can_be_saved(tmp_path: Path) -> None:
+    half = rb'data: {"choices":[{"index":0,"delta":{"content":"a\ud83d"}}]}' + b"\n\n"
+    with answering(HEAD + b"\r\n" + half + END) as url:
+        session = Session(RemoteLlama(url, model="m"))
+        assert session.send("hello") == "a\N{REPLACEMENT CHARACTER}"
+    session.save(tmp_path / "s.json")
+
+
+def test_a_refusal_that_breaks_off() -> None:
+    torn = sized(b"{" * 10, status=b"400 Bad Request").replace(b"Length: 10", b"Length: 99")
+    with answering(torn) as url, pytest.raises(RemoteError, match="status 400"):
+        list(RemoteLlama(url, model="m").create_chat_completion(HELLO))
+
+
+def test_a_list_of_models_that_is_none() -> None:
+    with answering(sized(b'{"data":5}')) as url, pytest.raises(RemoteError, match="lists no models"):
         _ = RemoteLlama(url).model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import resource
 import struct
@@ -168,3 +169,9 @@ def test_flipped_bytes_never_do_more_than_a_wrong_value(tmp_path: Path) -> None:
             continue
         assert header.missing_bytes >= 0
         header.number(header.of("context_length"))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.gguf")
+    with pytest.raises(GgufInvalid, match="not a file"):
+        read_header(tmp_path / "m.gguf")

@@ -225,3 +225,23 @@ class TestRecords:
         assert "No such file" in str(gone.problem)
         half = record(at_path(write_gguf(tmp_path / "m-00001-of-00003.gguf")))
         assert half.problem == "1 of 3 files are here"
+
+    @pytest.mark.parametrize("layers", [0, 513, 2**32 - 1])
+    def test_a_claim_of_layers_that_no_model_has(self, tmp_path: Path, layers: int) -> None:
+        one = record(at_path(write_gguf(tmp_path / "m.gguf", block_count=layers)))
+        assert f"claims to have {layers:,} layers" in str(one.problem)
+
+    def test_a_hybrid_that_says_no_interval(self, tmp_path: Path) -> None:
+        path = write_gguf(tmp_path / "m.gguf", "qwen35", ssm__conv_kernel=4, full_attention_interval=0)
+        assert "0th layer" in str(record(at_path(path)).problem)
+
+
+def test_what_other_programs_left_that_can_t_be_used(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCEREAD_MODELS", "~nobody-has-this-name/models")
+    (home / ".lmstudio-home-pointer").write_text("/a\0b")
+    manifest = home / ".ollama/models/manifests/registry.ollama.ai/library/m/long"
+    manifest.parent.mkdir(parents=True)
+    kind = "application/vnd.ollama.image.model"
+    manifest.write_text(json.dumps({"layers": [{"mediaType": kind, "digest": "sha256:" + "a" * 5000}]}))
+    manifest.with_name("deep").write_text("[" * 100_000)
+    assert find_all() == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.models import hub_server as hub_server_module
 from tests.models.hub_server import Behaviour, hub_server, sha256
 
 from onceread.models import download
@@ -253,3 +254,36 @@ def test_progress_ends_at_the_whole(endpoint: str, cache: Path) -> None:
     assert read == sorted(read)
     assert read[-1] == len(SMALL)
     assert steps[-1] == ("verifying", len(SMALL), len(SMALL))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"sha256": "../../../precious"},  # it names a file on the disk, and what is there would be replaced
+        {"sha256": None},
+        {"size": -1},
+        {"size": "5"},
+    ],
+)
+def test_a_hub_that_says_nonsense_of_a_file(
+    endpoint: str, cache: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any]
+) -> None:
+    precious = cache.parent / "precious"
+    precious.write_text("mine")
+    about = hub_server_module._Handler._about
+
+    def lying(handler: Any, name: str, repo: dict[str, bytes]) -> dict[str, Any]:
+        answer = about(handler, name, repo)
+        answer["siblings"][1]["lfs"] |= said
+        return answer
+
+    monkeypatch.setattr(hub_server_module._Handler, "_about", lying)
+    with pytest.raises(PullFailed, match="does not answer about org/repo as the hub does"):
+        get("org/repo:Q4_K_M", endpoint, cache)
+    assert precious.read_text() == "mine"
+
+
+def test_a_commit_that_climbs_out(endpoint: str, cache: Path, behaviour: Behaviour) -> None:
+    behaviour.commit = "../../../../evil"
+    with pytest.raises(PullFailed, match="says nonsense"):
+        get("org/repo:Q4_K_M", endpoint, cache)

@@ -19,6 +19,7 @@ from onceread.cache.disk import DiskTier
 from onceread.cache.errors import CacheError
 from onceread.cache.listing import Node, page, path_named
 from onceread.cli.errors import CommandError, one_line
+from onceread.models.home import expanded
 from onceread.server.cache_schemas import PathList, PinBody, PinList, path_list, pin_body, when
 from onceread.server.responses_store import ResponseStore
 
@@ -53,7 +54,7 @@ class DirectoryCache:
     """What `onceread cache` does, on a directory. Every method raises CommandError."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory.expanduser()
+        self.directory = expanded(directory)
         if not self.directory.exists():
             raise CommandError(
                 f"there is no cache in {self.directory} yet; --cache-dir names another directory"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional, Protocol
 import typer
 
 from onceread.cli.errors import CommandError
+from onceread.models.home import expanded
 from onceread.server.settings import Settings, SettingsError, load_settings
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def opened(params: Mapping[str, Any]) -> Iterator[Cache]:
 
 def directory_of(cache_dir: str | None, config: Path | None) -> Path:
     """Where the directory is, or would be. Raises CommandError."""
-    return load({"cache_dir": cache_dir}, config).cache_dir.expanduser()
+    return expanded(load({"cache_dir": cache_dir}, config).cache_dir)
 
 
 def load(flags: Mapping[str, object], config: Path | None) -> Settings:

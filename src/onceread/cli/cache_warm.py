@@ -11,6 +11,7 @@ from typing import Any
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.model_file import check_memory, find_model, short
 from onceread.cli.progress import Progress
+from onceread.models.home import expanded
 from onceread.server.cache_schemas import Warmed, WarmRequest
 from onceread.server.errors import ApiError
 from onceread.server.settings import Settings
@@ -105,7 +106,7 @@ def _parsed(body: Mapping[str, Any]) -> WarmRequest:
 
 def _read(file: Path) -> str:
     try:
-        return file.expanduser().read_text(encoding="utf-8")
+        return expanded(file).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise CommandError(f"{file} is not UTF-8 text") from None
     except OSError as error:

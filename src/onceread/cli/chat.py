@@ -12,6 +12,7 @@ import typer
 
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.terminal import model_options as options
+from onceread.models.home import expanded
 
 if TYPE_CHECKING:
     from onceread.cli.terminal.connection import Connection
@@ -181,7 +182,7 @@ def _opened(
         if named is None:
             path = None if params["new"] else saved.latest()
         elif named != _KEEP_NOTHING:
-            path = Path(named).expanduser()
+            path = expanded(named)
             if not path.parent.is_dir():
                 raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}")
         if path is not None and path.exists() and not params["new"]:

@@ -90,6 +90,8 @@ def complete(
     with closing(connection):
         given = options.reply_options(context.params, any_name=connection.remote, raw=not as_chat)
         reply = {**given, **limits}
+        if callable(reconfigure := getattr(sys.stdout, "reconfigure", None)):
+            reconfigure(errors="replace")  # what the terminal's encoding lacks
         try:
             run(connection, Prompt(text, as_chat, system), reply, as_json=as_json)
         except KeyboardInterrupt:

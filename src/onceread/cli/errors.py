@@ -8,5 +8,10 @@ class CommandError(Exception):
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's message without line breaks; its name where it has no message."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """An exception's message on one line, as :func:`printable` has it; its name where it has no message."""
+    return printable(" ".join(str(error).split())) or type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Without what could move the cursor: names and texts come from files, servers and models."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import sys
 from typing import Annotated
 
@@ -53,6 +54,9 @@ def _root(
 
 def main() -> None:
     """Run the command line. Errors with a known cause are one line on stderr and exit status 1."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # whoever started it has closed it
+            setattr(sys, name, open(os.devnull, mode))  # noqa: PTH123, SIM115 - to the process's end
     try:
         app(prog_name="onceread")
     except CommandError as error:

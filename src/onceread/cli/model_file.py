@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from onceread.cli.errors import CommandError
 from onceread.cli.machine import free_memory
+from onceread.models.home import expanded
 
 if TYPE_CHECKING:
     from onceread.models.places import Found
@@ -34,8 +35,8 @@ def find_named(text: str, flag: str) -> Found:
     from onceread.models.places import at_path
     from onceread.models.resolve import looks_like_path, resolve
 
-    path = Path(text).expanduser()
-    if not path.exists():
+    path = expanded(text)
+    if not _is_there(path):
         if looks_like_path(text):
             raise CommandError(f"no such model file: {path}; give the path of a GGUF file by {flag}")
         try:
@@ -49,9 +50,17 @@ def find_named(text: str, flag: str) -> Found:
     return at_path(path)
 
 
+def _is_there(path: Path) -> bool:
+    """What can't be looked at, because its name is too long or its folder is closed, is not there."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def name_of(path: Path | None) -> str | None:
     """What a model found by its name is called in the API, where its file's name would say nothing (Ollama's)."""
-    if path is None or Path(path).expanduser().exists():
+    if path is None or _is_there(expanded(path)):
         return None
     found = find_named(str(path), "--model")
     return found.name if found.place == "Ollama" else None
@@ -89,5 +98,5 @@ def gib(size: float) -> str:
 
 def short(path: Path) -> str:
     """A path as people write it."""
-    path = path.expanduser()
+    path = expanded(path)
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)

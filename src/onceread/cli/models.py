@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -33,12 +34,13 @@ def list_models(
     from onceread.cli.machine import free_memory
     from onceread.cli.models_tables import print_models, show_models
     from onceread.models.catalog import catalog
+    from onceread.models.home import expanded
     from onceread.models.places import find_all
 
     for folder in folders or ():
-        if not folder.expanduser().is_dir():
+        if not os.path.isdir(expanded(folder)):  # noqa: PTH112 - False also where it can't be looked at
             raise CommandError(f"there is no folder {folder}")
-    records = list(catalog(find_all([folder.expanduser() for folder in folders or ()])))
+    records = list(catalog(find_all([expanded(folder) for folder in folders or ()])))
     free = free_memory()
     if as_json:
         print_models(records, context, free)

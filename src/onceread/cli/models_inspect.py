@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceread.cli.errors import CommandError, one_line
+from onceread.cli.errors import CommandError, one_line, printable
 from onceread.cli.model_file import find_named, gib
 from onceread.models.catalog import Record, record
 from onceread.models.errors import GgufInvalid
@@ -78,6 +79,7 @@ def _abilities(one: Record) -> dict[str, Any]:
         return {"serve": one.problem, "moved_reuse": None, "exact": None, "overflow_shift": None}
     from onceread.native.errors import NativeError
 
+    logging.getLogger("onceread.llama").setLevel(logging.CRITICAL)  # what is wrong is in the exception
     try:
         from onceread.engine.config import EngineConfig
         from onceread.engine.errors import ExactUnavailable
@@ -105,7 +107,7 @@ def show(found: dict[str, Any]) -> None:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for label, text in _lines(found):
-        grid.add_row(label, Text(text))
+        grid.add_row(label, Text(_lines_of(text)))
     console.print(grid)
     console.print()
     console.print(Text("metadata", style="bold"))
@@ -113,13 +115,13 @@ def show(found: dict[str, Any]) -> None:
     table.add_column(style="dim", overflow="fold")
     table.add_column(overflow="fold")
     for key, value in found["metadata"].items():
-        text = " ".join(_printable(str(value)).split())
-        table.add_row(Text(_printable(key)), Text(text if len(text) <= _LONG else f"{text[:_LONG]}…"))
+        text = " ".join(printable(str(value)).split())
+        table.add_row(Text(printable(key)), Text(text if len(text) <= _LONG else f"{text[:_LONG]}…"))
     console.print(table)
     console.print()
     console.print(Text("chat template", style="bold"))
     template = found["chat_template"]
-    console.print(Text(_printable(template) if template else "none: the server uses ChatML"))
+    console.print(Text(_lines_of(template) if template else "none: the server uses ChatML"))
 
 
 def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
@@ -166,5 +168,5 @@ def _lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _printable(text: str) -> str:
-    return "".join(one if one.isprintable() or one == "\n" else " " for one in text)
+def _lines_of(text: str) -> str:
+    return "\n".join(printable(one) for one in text.split("\n"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from onceread.cli.errors import printable
 from onceread.cli.model_file import gib
 from onceread.models.catalog import Record
 
+_RAW = re.compile("[\x7f-\x9f\ud800-\udfff]")
+
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))  # noqa: T201
+    text = json.dumps(value, indent=2, ensure_ascii=False)
+    # JSON leaves some characters as they are that a terminal obeys, or that UTF-8 has no form for.
+    print(_RAW.sub(lambda c: f"\\u{ord(c[0]):04x}", text))  # noqa: T201
 
 
 def as_dict(record: Record, context: int, free: int) -> dict[str, Any]:
@@ -57,7 +63,7 @@ def show_models(records: Sequence[Record], context: int, free: int, console: Con
             fits = record.problem or {True: "yes", False: "no", None: ""}[one["fits"]]
             cells = [record.name, record.architecture or "", record.quantization or "", record.size_bytes]
             cells += [record.parameters or "", fits, record.place, record.paths[0]]
-            print("\t".join(_plain(str(cell)) for cell in cells))  # noqa: T201
+            print("\t".join(printable(str(cell)) for cell in cells))  # noqa: T201
         return
     if not records:
         console.print(
@@ -75,11 +81,11 @@ def show_models(records: Sequence[Record], context: int, free: int, console: Con
     for record in sorted(records, key=lambda one: one.place):  # stable: in order within a place
         if record.place != place:
             place = record.place
-            table.add_row(Text(_plain(place), style="bold"))
+            table.add_row(Text(printable(place), style="bold"))
         table.add_row(
-            Text(_plain(record.name)),
-            Text(_plain(record.architecture or "?")),
-            Text(_plain(record.quantization or "?")),
+            Text(printable(record.name)),
+            Text(printable(record.architecture or "?")),
+            Text(printable(record.quantization or "?")),
             gib(record.size_bytes),
             _count(record.parameters),
             _fits(record, context, free),
@@ -87,7 +93,7 @@ def show_models(records: Sequence[Record], context: int, free: int, console: Con
     console.print(table)
     for record in records:
         if record.problem:
-            console.print(Text(_plain(f"{record.name}: {record.problem}"), style="red"))
+            console.print(Text(printable(f"{record.name}: {record.problem}"), style="red"))
     console.print(
         Text(f"fits: with a context of {context:,} tokens in the {gib(free)} that are free now", style="dim")
     )
@@ -106,8 +112,3 @@ def _count(parameters: int | None) -> str:
     if not parameters:
         return "?"
     return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.0f}M"
-
-
-def _plain(text: str) -> str:
-    """Without what could move the cursor: names come from files."""
-    return "".join(one if one.isprintable() else " " for one in text)

@@ -8,6 +8,7 @@ from typing import Any
 
 from onceread.cache.contract import CacheStats
 from onceread.library.errors import InvalidParameter
+from onceread.models.home import expanded
 
 _DEFAULT = 2 * 2**30
 
@@ -45,7 +46,7 @@ class LlamaDiskCache(LlamaRAMCache):
 
     def __init__(self, cache_dir: str | Path = ".cache/llama_cache", capacity_bytes: int = _DEFAULT) -> None:
         super().__init__(capacity_bytes)
-        self.cache_dir = Path(cache_dir).expanduser()
+        self.cache_dir = expanded(cache_dir)
 
     def tiers(self) -> dict[str, Any]:
         return {"cache_dir": self.cache_dir, "cache_disk": self.capacity_bytes}

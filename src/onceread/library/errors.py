@@ -40,8 +40,8 @@ class InvalidParameter(ValueError):
 class Closed(RuntimeError):
     """The `Llama` is closed: make a new one."""
 
-    def __init__(self) -> None:
-        super().__init__("this Llama is closed; make a new one")
+    def __init__(self, message: str = "this Llama is closed; make a new one") -> None:
+        super().__init__(message)
 
 
 def as_python(error: Exception, prompt_param: str | None = None) -> Exception:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ class Host:
     def __init__(self, setup: Setup) -> None:
         """Raises what loading the model or making a context raises."""
         self._setup = setup
+        self._process = os.getpid()
         self._lock = threading.Lock()
         self._error: BaseException | None = None  # why what writes could not be started
         self._starts = not setup.embeds
@@ -51,6 +53,7 @@ class Host:
 
     def serving(self) -> Serving:
         """What answers. Raises Closed; or, with ``embedding=True``, why the model can't write."""
+        self._check_process()
         with self._lock:
             serving = self._open()
             if not self._starts:
@@ -65,12 +68,14 @@ class Host:
 
     def known(self) -> Serving:
         """The same for what needs no engine that runs: the vocabulary, embeddings. Raises Closed."""
+        self._check_process()
         with self._lock:
             return self._open()
 
     @contextmanager
     def using(self) -> Iterator[None]:
         """The model is not freed meanwhile, whoever closes. Raises Closed."""
+        self._check_process()
         with self._lock:
             self._open()
             with self._left:
@@ -109,6 +114,8 @@ class Host:
 
     def close(self) -> None:
         """End what runs, free everything. Safe to call again."""
+        if os.getpid() != self._process:  # there is nothing to end here, and it is not ours to free
+            return
         with self._lock:
             serving, self._serving = self._serving, None
         if serving is not None:
@@ -121,6 +128,12 @@ class Host:
     def _engines(self) -> tuple[Engine, EmbeddingEngine]:
         setup = self._setup
         return start_engines(self.model, setup.engine, setup.embedding, start=self._starts)
+
+    def _check_process(self) -> None:
+        if (
+            os.getpid() != self._process
+        ):  # a fork has none of the threads, and whatever waits for them is stuck
+            raise Closed("this Llama belongs to the process that made it; make one in each process")
 
     def _open(self) -> Serving:
         if self._serving is None:

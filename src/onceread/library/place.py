@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from onceread.engine.engine import Engine
-from onceread.engine.errors import ContextLengthExceeded
+from onceread.engine.errors import ContextLengthExceeded, ShuttingDown
 from onceread.engine.request import DoneEvent, Logits, LogitsEvent, Request, RequestHandle, TokenArray
 from onceread.engine.sequence import common_prefix
+from onceread.library.errors import Closed
 
 
 class Place:
@@ -78,7 +79,10 @@ class Place:
                 logits_from=every_from if self.logits_all else n - 1,
                 cursor=True,
             )
-            self._cursor = self._engine.submit(request)
+            try:
+                self._cursor = self._engine.submit(request)
+            except ShuttingDown:
+                raise Closed from None
         self._n = common
         try:
             self._await(self._cursor, n)

@@ -13,6 +13,7 @@ from onceread.library.address import opener, server_base
 
 _SHOWN = 300  # characters of a server's own words in an error
 _LONGEST_LINE = 2**26  # bytes of one event
+_LONGEST_REFUSAL = 2**20  # bytes
 _ASKING = 30.0  # seconds for a question that takes no computing
 
 Chunk = dict[str, Any]
@@ -56,8 +57,9 @@ class RemoteLlama:
         """The name that requests ask for. Raises RemoteError if the server has to be asked and can't be."""
         if self._model is None:
             answer = self._json(self._open("GET", "/v1/models", None, _ASKING))
-            listed = answer.get("data") or []
-            names = [str(one["id"]) for one in listed if isinstance(one, dict) and one.get("id")]
+            listed = answer.get("data")
+            listed = listed if isinstance(listed, list) else []
+            names = [_characters(str(one["id"])) for one in listed if isinstance(one, dict) and one.get("id")]
             if not names:
                 raise RemoteError(f"{self.url} lists no models; name one")
             self._model = names[0]
@@ -121,7 +123,9 @@ class RemoteLlama:
                 chunk = self._object(value)
                 if error := chunk.get("error"):
                     raise RemoteError(_words(error))
-                finished = finished or any(c.get("finish_reason") for c in chunk.get("choices") or ())
+                if not _well_formed(chunk):
+                    raise self._odd()
+                finished = finished or any(c.get("finish_reason") for c in chunk["choices"])
                 yield chunk
         except TimeoutError:
             raise RemoteError(f"{self.url} was silent for {self._timeout:g} s") from None
@@ -148,8 +152,11 @@ class RemoteLlama:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise RemoteError(f"{self.url} does not answer as a server with OpenAI's API does")
+            raise self._odd()
         return found
+
+    def _odd(self) -> RemoteError:
+        return RemoteError(f"{self.url} does not answer as a server with OpenAI's API does")
 
     def _open(self, method: str, path: str, body: Mapping[str, Any] | None, timeout: float) -> HTTPResponse:
         headers = dict(self._headers)
@@ -173,11 +180,48 @@ class RemoteLlama:
 
     def _refusal(self, error: HTTPError) -> RemoteError:
         try:
-            found = json.loads(error.read())
+            found = json.loads(error.read(_LONGEST_REFUSAL))
             said = _words(found["error"] if "error" in found else found["detail"])
-        except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        except (OSError, HTTPException, ValueError, TypeError, KeyError, RecursionError):
             said = f"{self.url} answers with status {error.code}"
         return RemoteError(said, error.code)
+
+
+def _well_formed(chunk: Chunk) -> bool:
+    """Is it a chunk whose parts have the types that they should have? Of numbers those are left out that have not."""
+    chunk["choices"] = choices = chunk.get("choices") or []
+    if not isinstance(choices, list) or not all(isinstance(choice, dict) for choice in choices):
+        return False
+    for choice in choices:
+        delta = choice.get("delta") or {}
+        if not isinstance(delta, dict) or not isinstance(choice.get("finish_reason"), str | None):
+            return False
+        for part, name in ((choice, "text"), (delta, "content"), (delta, "reasoning_content")):
+            said = part.get(name)
+            if isinstance(said, str):
+                part[name] = _characters(said)
+            elif said is not None:
+                return False
+    for name in ("usage", "timings"):
+        if chunk.get(name) is not None:
+            chunk[name] = _numbers(chunk[name])
+    return True
+
+
+def _numbers(found: object) -> dict[str, Any]:
+    """The numbers of an object, and of those in it."""
+    if not isinstance(found, dict):
+        return {}
+    return {
+        name: _numbers(value) if isinstance(value, dict) else value
+        for name, value in found.items()
+        if isinstance(value, int | float | dict)
+    }
+
+
+def _characters(text: str) -> str:
+    """Half a character, which JSON can say and no file can hold, becomes the sign for what can't be read."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _words(error: object) -> str:

@@ -72,10 +72,12 @@ class ReplyGatherer:
 
     def reply(self, *, interrupted: bool = False) -> Reply:
         now = time.monotonic()
-        details = self._usage.get("prompt_tokens_details") or {}
-        prompt, written = self._usage.get("prompt_tokens"), self._usage.get("completion_tokens")
-        cached = details.get("cached_tokens", self._timings.get("cache_n"))
-        evaluated = self._timings.get("prompt_n")
+        details = self._usage.get("prompt_tokens_details")
+        details = details if isinstance(details, Mapping) else {}
+        prompt, written = _count(self._usage, "prompt_tokens"), _count(self._usage, "completion_tokens")
+        cached = _count(details, "cached_tokens")
+        cached = _count(self._timings, "cache_n") if cached is None else cached
+        evaluated = _count(self._timings, "prompt_n")
         if evaluated is None and prompt is not None and cached is not None:
             evaluated = prompt - cached
         sources = details.get("cached_tokens_by_source")
@@ -86,7 +88,7 @@ class ReplyGatherer:
             prompt_tokens=prompt,
             evaluated=evaluated,
             cached_tokens=cached,
-            cached_by_source=dict(sources) if sources else None,
+            cached_by_source=dict(sources) if isinstance(sources, Mapping) and sources else None,
             completion_tokens=written,
             first_token_seconds=None if self._first is None else self._first - self._began,
             seconds=now - self._began,
@@ -94,8 +96,15 @@ class ReplyGatherer:
         )
 
     def _speed(self, written: int | None, now: float) -> float | None:
-        if speed := self._timings.get("predicted_per_second"):
+        speed = self._timings.get("predicted_per_second")
+        if isinstance(speed, int | float) and speed:
             return float(speed)
         if written is None or written < 2 or self._first is None or now <= self._first:
             return None
         return (written - 1) / (now - self._first)
+
+
+def _count(numbers: Mapping[str, Any], name: str) -> int | None:
+    """A number as a server tells it, which may be any server."""
+    value = numbers.get(name)
+    return value if isinstance(value, int) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import index
 from typing import Any, TypeVar
 
 from onceread.engine.request import Request
@@ -61,14 +62,17 @@ def chat_body(
     """``given``: the arguments of ``create_chat_completion``; ``options``: more of our own. Raises InvalidParameter."""
     tools, choice = given["tools"], given["tool_choice"]
     if given["functions"] is not None:  # the older way to say it
-        tools = [{"type": "function", "function": function} for function in given["functions"]]
+        functions = _sequence(given["functions"], "functions", "a list")
+        tools = [{"type": "function", "function": function} for function in functions]
     called = given["function_call"]
     if isinstance(called, dict):
         choice = {"type": "function", "function": {"name": called.get("name")}}
     elif called is not None:
         choice = called
     said = {
-        "messages": [_without_none(message) for message in given["messages"]],
+        "messages": [
+            _without_none(message) for message in _sequence(given["messages"], "messages", "a list")
+        ],
         "tools": tools,
         "tool_choice": choice,
         "response_format": given["response_format"],
@@ -83,7 +87,7 @@ def text_body(
     """``given``: the arguments of ``create_completion``; ``options``: more of our own. Raises InvalidParameter."""
     prompt = given["prompt"]
     if not isinstance(prompt, str):
-        prompt = [int(token) for token in _sequence(prompt, "prompt", "a string or token ids")]
+        prompt = _token_ids(prompt)
     said = {"prompt": prompt, "echo": given["echo"]}
     return _body(CompletionRequest, said, given, options, setup, seeds)
 
@@ -126,13 +130,15 @@ def _body(
         raise InvalidParameter("tfs_z is not supported: llama.cpp has no such sampler any more", "tfs_z")
     said |= {name: _plain(given[name]) for name in _SAME if name not in said}
     said["mirostat"] = given["mirostat_mode"]
-    said["top_k"] = max(0, int(given["top_k"]))
-    if said["temperature"] < 0:  # llama-cpp-python's way to say: by the model's own probabilities
+    said["top_k"] = max(0, _whole(given["top_k"], "top_k"))
+    if (
+        isinstance(said["temperature"], int | float) and said["temperature"] < 0
+    ):  # llama-cpp-python's way to say: by the model's own probabilities
         said |= _UNTOUCHED
-    limit = given["max_tokens"]
-    said["max_tokens"] = None if limit is None or limit <= 0 else int(limit)
+    limit = 0 if given["max_tokens"] is None else _whole(given["max_tokens"], "max_tokens")
+    said["max_tokens"] = limit if limit > 0 else None
     said["stop"] = _stops(given["stop"])
-    said["seed"] = seeds() if given["seed"] is None else int(given["seed"])
+    said["seed"] = seeds() if given["seed"] is None else _whole(given["seed"], "seed")
     said["logit_bias"] = _biases(given["logit_bias"])
     said["repeat_last_n"] = setup.last_n_tokens
     if said.get("response_format") is None:  # which goes first, as llama-cpp-python has it
@@ -157,6 +163,8 @@ def _stops(given: str | Sequence[str] | None) -> list[str] | None:
 def _biases(given: Mapping[Any, float] | None) -> dict[str, float] | None:
     if not given:
         return None
+    if not isinstance(given, Mapping):
+        raise InvalidParameter("logit_bias: must be a dict of token ids and biases", "logit_bias")
     return {str(token): min(_BIAS, max(-_BIAS, float(bias))) for token, bias in given.items()}
 
 
@@ -172,6 +180,23 @@ def _grammar(given: Any) -> dict[str, Any]:
     if not isinstance(text, str):
         raise InvalidParameter("grammar: must be a LlamaGrammar, or GBNF as a string", "grammar")
     return {"grammar": text}
+
+
+def _token_ids(given: Any) -> list[int]:
+    what = "a string or token ids"
+    if isinstance(given, bytes | bytearray):  # would be read as token ids
+        raise InvalidParameter(f"prompt: must be {what}, not bytes", "prompt")
+    try:
+        return [index(token) for token in _sequence(given, "prompt", what)]
+    except TypeError:
+        raise InvalidParameter(f"prompt: must be {what}", "prompt") from None
+
+
+def _whole(value: Any, param: str) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidParameter(f"{param}: must be a whole number", param) from None
 
 
 def _sequence(given: Any, param: str, what: str) -> list[Any]:

@@ -72,6 +72,7 @@ def read_session(path: Path) -> Stored:
         raise SessionError(f"{path} has version {version!r} of the format, and this Onceread reads {VERSION}")
     try:
         file = _File.model_validate(found)
+        _check_said(file)
         nodes = [Node(**message.model_dump()) for message in file.messages]
         return Stored(MessageTree(nodes, file.head), file.system, file.options)
     except ValidationError as error:
@@ -80,6 +81,17 @@ def read_session(path: Path) -> Stored:
         raise SessionError(f"{path} is damaged: {where}: {first['msg']}") from None
     except SessionError as error:
         raise SessionError(f"{path} is damaged: {error}") from None
+
+
+def _check_said(file: _File) -> None:
+    """What JSON can say, and no session. Raises SessionError."""
+    for name in ("self", "llama", "system"):
+        if name in file.options:
+            raise SessionError(f"options: {name} is no option of a reply")
+    try:
+        "".join([file.system or "", *(message.content for message in file.messages)]).encode()
+    except UnicodeEncodeError:
+        raise SessionError("a message holds half a character (a lone surrogate)") from None
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from onceread.engine.config import EngineConfig
 from onceread.engine.embedding_config import EmbeddingConfig
 from onceread.library.errors import InvalidParameter
+from onceread.models.home import expanded
 from onceread.native.adapter import Adapter
 from onceread.native.context import KV_TYPES
 from onceread.native.embedding import Pooling
@@ -87,12 +88,13 @@ class Setup:
 
 def setup_of(model_path: str | os.PathLike[str], given: Mapping[str, Any]) -> Setup:
     """``given``: the constructor's parameters, by name, all of them. Raises InvalidParameter, which names one."""
-    path = Path(model_path).expanduser()
-    if not path.exists():
+    path = expanded(model_path)
+    if not os.path.exists(path):  # noqa: PTH110 - False also where it can't be looked at
         raise InvalidParameter(f"model_path: there is no file {path}", "model_path")
     for name, (allowed, instead) in REFUSED.items():
         if not any(given[name] is value or given[name] == value for value in allowed):
             raise InvalidParameter(f"{name} is not supported: {instead}", name)
+    _check_types(given)
     settings = _settings(given)
     pooling = _pooling(given["pooling_type"])
     return Setup(
@@ -150,6 +152,19 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     said["queue_limit"] = _UNLIMITED
     _check_together(given)
     return _validated(said)
+
+
+def _check_types(given: Mapping[str, Any]) -> None:
+    """Of what nobody else looks at before it is used."""
+    overrides = given["kv_overrides"]
+    if overrides is not None and not (
+        isinstance(overrides, Mapping) and all(isinstance(key, str) for key in overrides)
+    ):
+        raise InvalidParameter("kv_overrides: must be a dict with strings as its keys", "kv_overrides")
+    if not isinstance(given["chat_format"], str | None):
+        raise InvalidParameter("chat_format: must be a string", "chat_format")
+    if not isinstance(given["last_n_tokens_size"], int):
+        raise InvalidParameter("last_n_tokens_size: must be a whole number", "last_n_tokens_size")
 
 
 def _check_together(given: Mapping[str, Any]) -> None:
@@ -214,7 +229,7 @@ def _context(given: Mapping[str, Any]) -> dict[str, Any]:
             yarn_beta_slow=given["yarn_beta_slow"],
             yarn_orig_ctx=given["yarn_orig_ctx"],
         ),
-        "adapter": None if path is None else Adapter(Path(path).expanduser(), given["lora_scale"]),
+        "adapter": None if path is None else Adapter(expanded(path), given["lora_scale"]),
         "micro_batch": given["n_ubatch"] if given["n_ubatch"] < given["n_batch"] else None,
         "offload_kqv": given["offload_kqv"],
     }

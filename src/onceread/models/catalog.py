@@ -11,7 +11,7 @@ from onceread.models.gguf_header import Header, LongArray, read_header
 from onceread.models.gguf_types import FILE_TYPES
 from onceread.models.names import quant_of
 from onceread.models.places import Found
-from onceread.models.state import StateSize, state_size
+from onceread.models.state import MOST_LAYERS, StateSize, state_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +81,16 @@ def _problem(found: Found, headers: list[Header]) -> str | None:
         return f"it is no model but a GGUF of the type {headers[0].text('general.type')!r}"
     if not headers[0].text("general.architecture"):
         return "it names no architecture: it is no model"
+    return _crash(headers[0])
+
+
+def _crash(header: Header) -> str | None:
+    """What would end the process in llama.cpp."""
+    layers = header.numbers(header.of("block_count"))
+    if layers and not 0 < max(layers) <= MOST_LAYERS:
+        return f"it claims to have {max(layers):,} layers, and llama.cpp loads 1 to {MOST_LAYERS}"
+    if header.numbers(header.of("full_attention_interval")) == [0]:
+        return "it claims that each 0th layer has attention"
     return None
 
 

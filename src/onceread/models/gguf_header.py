@@ -115,6 +115,8 @@ class Header:
 
 def read_header(path: Path) -> Header:
     """Read the header of one file (of a split model: of one part). Raises GgufInvalid, OSError."""
+    if path.exists() and not path.is_file():  # opening a pipe would wait for whoever writes to it
+        raise GgufInvalid(f"{path}: it is not a file")
     try:
         with path.open("rb") as file:
             return _Reader(path, file).header()

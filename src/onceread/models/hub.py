@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
+_SHA256 = re.compile("[0-9a-fA-F]{64}")
 _TIMEOUT = 30.0  # seconds for an answer to begin
 
 
@@ -51,17 +53,18 @@ class Hub:
 
     def repository(self, name: str) -> Repository:
         """Raises ModelUnknown if it is not there, PullFailed."""
-        with plain_errors(name, self.endpoint):
+        with plain_errors(name, self.endpoint), _understood(name, self.endpoint):
             info = self._api().model_info(name, files_metadata=True, timeout=_TIMEOUT)
-        siblings = info.siblings or []
-        files = {
-            one.rfilename: HubFile(one.rfilename, one.lfs.size, one.lfs.sha256.lower())
-            for one in siblings
-            if one.lfs is not None and one.rfilename.lower().endswith(".gguf") and _is_relative(one.rfilename)
-        }
+            files = {
+                one.rfilename: _hub_file(one.rfilename, one.lfs.size, one.lfs.sha256)
+                for one in info.siblings or []
+                if one.lfs is not None
+                and one.rfilename.lower().endswith(".gguf")
+                and _is_relative(one.rfilename)
+            }
         if info.sha is None:
             raise PullFailed(f"{self.endpoint} does not say which commit of {name} is the newest")
-        return Repository(name, info.sha, file_sets(files), files)
+        return Repository(name, str(info.sha), file_sets(files), files)
 
     def url(self, repository: Repository, file: HubFile) -> str:
         from huggingface_hub import hf_hub_url
@@ -81,13 +84,35 @@ class Hub:
         )
 
 
+def _hub_file(name: str, size: object, sha256: str) -> HubFile:
+    """Raises ValueError for what can be no size and no checksum, which names a file on our disk."""
+    if not isinstance(size, int) or size < 0 or not _SHA256.fullmatch(sha256):
+        raise ValueError(f"{name} has no size, or no SHA-256")
+    return HubFile(name, size, sha256.lower())
+
+
 def _is_relative(name: str) -> bool:
     """A path that stays inside of where it is put, whatever the hub says."""
     return (
         not name.startswith(("/", "\\"))
         and ".." not in name.replace("\\", "/").split("/")
-        and "\0" not in name
+        and name.isprintable()
     )
+
+
+@contextmanager
+def _understood(repo: str, endpoint: str) -> Iterator[None]:
+    """What the hub's client, and what looks at its answer, raise where the answer is none."""
+    from huggingface_hub.errors import HFValidationError, HTTPError
+
+    try:
+        yield
+    except (HFValidationError, HTTPError):
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise PullFailed(
+            f"{endpoint} does not answer about {repo} as the hub does: check HF_ENDPOINT ({_reason(error)})"
+        ) from error
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
+from onceread.models.home import expanded
 from onceread.models.names import FileSet, file_sets, split_stem
 
 _MAX_MANIFEST = 2**20  # bytes
@@ -52,7 +53,7 @@ def find_all(folders: Iterable[Path] = (), environ: Mapping[str, str] = os.envir
 
     A file that several places lead to is told once. Folders that don't exist or can't be read count as empty.
     """
-    extra = [Path(one).expanduser() for one in environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if one]
+    extra = [expanded(one) for one in environ.get(FOLDERS_VARIABLE, "").split(os.pathsep) if one]
     found: list[Found] = []
     for folder in (*folders, *extra):
         found += in_folder(folder)
@@ -139,11 +140,11 @@ def hugging_face_cache(environ: Mapping[str, str] = os.environ) -> Path:
     """The hub's cache, by the variables that huggingface_hub reads."""
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(variable):
-            return Path(os.path.expandvars(environ[variable])).expanduser()
+            return expanded(os.path.expandvars(environ[variable]))
     if environ.get("HF_HOME"):
-        return Path(os.path.expandvars(environ["HF_HOME"])).expanduser() / "hub"
+        return expanded(os.path.expandvars(environ["HF_HOME"])) / "hub"
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser() / "huggingface" / "hub"
+    return expanded(cache) / "huggingface" / "hub"
 
 
 def in_hugging_face(cache: Path) -> list[Found]:
@@ -155,7 +156,7 @@ def in_hugging_face(cache: Path) -> list[Found]:
         repo = folder.name.removeprefix("models--").replace("--", "/")
         seen: set[str] = set()
         for snapshot in _snapshots(folder):
-            names = [name for name in _gguf_files(snapshot) if (snapshot / name).exists()]
+            names = [name for name in _gguf_files(snapshot) if _is_there(snapshot / name)]
             for one in _repo_models(repo, "Hugging Face", snapshot, names):
                 if one.name not in seen:
                     seen.add(one.name)
@@ -183,7 +184,7 @@ def lm_studio_folders(environ: Mapping[str, str] = os.environ) -> list[Path]:
     for one in homes:
         try:
             chosen = json.loads(_read(one / "settings.json") or "{}").get("downloadsFolder")
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, RecursionError):
             chosen = None
         if isinstance(chosen, str) and chosen:
             folders.append(Path(chosen))
@@ -205,7 +206,7 @@ def in_lm_studio(folder: Path) -> list[Found]:
 
 def ollama_folders(environ: Mapping[str, str] = os.environ) -> list[Path]:
     if environ.get("OLLAMA_MODELS"):
-        return [Path(environ["OLLAMA_MODELS"]).expanduser()]
+        return [expanded(environ["OLLAMA_MODELS"])]
     home = Path(environ.get("HOME") or Path.home())
     return [home / ".ollama" / "models", _OLLAMA_SYSTEM]
 
@@ -220,7 +221,7 @@ def in_ollama(folder: Path) -> list[Found]:
             path = Path(where) / file
             blobs = [folder / "blobs" / digest.replace(":", "-") for digest in _model_layers(path)]
             parts = path.relative_to(manifests).parts
-            if len(parts) == 4 and blobs and all(blob.is_file() for blob in blobs):
+            if len(parts) == 4 and blobs and all(map(_is_there, blobs)):
                 found.append(Found(_ollama_name(*parts), "Ollama", tuple(blobs), len(blobs)))
     return found
 
@@ -236,7 +237,7 @@ def _model_layers(manifest: Path) -> list[str]:
     try:
         layers = json.loads(_read(manifest) or "{}").get("layers", [])
         digests = [layer["digest"] for layer in layers if layer.get("mediaType") == _OLLAMA_MODEL]
-    except (ValueError, AttributeError, TypeError, KeyError):
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         return []
     good = [
         one for one in digests if isinstance(one, str) and one.startswith("sha256:") and one[7:].isalnum()
@@ -251,12 +252,20 @@ def _read(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             return file.read(_MAX_MANIFEST).decode("utf-8", errors="replace")
-    except OSError:
+    except (OSError, ValueError):  # a path that another program's settings name can be none
         return None
+
+
+def _is_there(path: Path) -> bool:
+    """Is it a file, as far as this user may see?"""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 def _folders(folder: Path) -> list[Path]:
     try:
         return sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
-    except OSError:
+    except (OSError, ValueError):
         return []

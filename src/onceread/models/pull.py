@@ -82,6 +82,7 @@ def _fetch(hub: Hub, repository: Repository, file: HubFile, blob: Path, progress
 def _link(hub: Hub, repository: Repository, file: HubFile, blob: Path, cache: Path) -> Path:
     """Give the blob its name. The hub's own client does it, who finds the blob and downloads nothing."""
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import HFValidationError, HTTPError
 
     with plain_errors(repository.name, hub.endpoint):
         try:
@@ -99,6 +100,10 @@ def _link(hub: Hub, repository: Repository, file: HubFile, blob: Path, cache: Pa
             if not _is_local(error):
                 raise
             raise PullFailed(f"{cache} can't be written: {error.strerror or error}") from error
+        except (HFValidationError, HTTPError):
+            raise
+        except ValueError as error:  # names that would lead out of the cache
+            raise PullFailed(f"{hub.endpoint} says nonsense of {file.name}: {error}") from error
     # Where there are no links it is a copy; and the hub may have another file by now.
     if not path.samefile(blob) and sha256_of(path) != file.sha256:
         raise ChecksumWrong(f"{file.name} was changed on the hub meanwhile: pull it again")

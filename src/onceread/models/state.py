@@ -37,6 +37,7 @@ _WINDOW_BY_PATTERN = {"gemma4", "granite-swa", "mimo2", "step35", "laguna"}
 _WINDOW_DEFAULT = {"gemma2": 4096, "exaone4": 4096, "exaone-moe": 128, "llama4": 8192, "smallthinker": 4096}
 _FULL_EVERY = 4  # hybrids that don't list their layers, as Qwen 3.5: each fourth layer has attention
 _ATTENTION_EVERYWHERE = {"falcon-h1"}  # hybrids with both halves in each layer
+MOST_LAYERS = 512  # llama.cpp's own limit
 _CELL = 12  # bytes that a state has about each cell beside its numbers: position, owners
 _CELL_MROPE = 24  # with several positions for each token
 _STATE_NUMBER = 4  # bytes: recurrent states are F32
@@ -97,7 +98,7 @@ class _Layers:
         self._architecture = header.architecture
         self.is_estimate = False
         n = header.number(header.of("block_count")) - header.number(header.of("nextn_predict_layers"))
-        self._n = max(n, 0)
+        self._n = min(max(n, 0), MOST_LAYERS)  # a file can claim any number
         heads = header.numbers(header.of("attention.head_count_kv")) or header.numbers(
             header.of("attention.head_count")
         )
@@ -170,7 +171,7 @@ class _Layers:
             feed_forward = header.numbers(header.of("feed_forward_length"))
             alone = len(feed_forward) > 1  # then a layer without attention may be a feed-forward one
             return {i for i in every if not self._heads(i) and not (alone and feed_forward[i : i + 1] != [0])}
-        interval = header.number(header.of("full_attention_interval"), _FULL_EVERY)
+        interval = header.number(header.of("full_attention_interval")) or _FULL_EVERY
         return {i for i in every if (i + 1) % interval}
 
     def _slides(self) -> list[bool]:

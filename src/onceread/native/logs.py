@@ -39,6 +39,8 @@ def _on_log(level: int, text: bytes, _user_data: Any) -> None:
                 _errors.append(line)
             level_now = _level
         if line:
+            if not line.isprintable():  # it repeats what stands in a model's file, and logs go to terminals
+                line = "".join(c if c.isprintable() or c in "\n\t" else " " for c in line)
             logger.log(_LEVELS.get(level_now, logging.DEBUG), "%s", line)
     except Exception:  # noqa: BLE001, S110 - an exception must not cross back into C
         pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Callable
 from enum import Enum
@@ -75,7 +76,7 @@ class Model:
         never to compute, which would end the process.
         Raises ModelNotFound, ModelInvalid, ModelUnsupported, LoadCancelled.
         """
-        path = Path(path).expanduser()
+        path = Path(path)
         _check_file(path)
         start()
         logs.forget_errors()
@@ -103,7 +104,7 @@ class Model:
             p.n_gpu_layers = 0
         callback = lib.llama_progress_callback(on_progress)
         p.progress_callback = callback
-        handle = lib.llama_model_load_from_file(str(path).encode(), p)
+        handle = lib.llama_model_load_from_file(os.fsencode(path), p)
         del kept_alive
         if raised is not None:
             if handle:

@@ -73,7 +73,7 @@ def _override(one: Any, key: str, value: Override) -> None:
     one.key = key.encode()
     if isinstance(value, bool):  # before int, which it is too
         one.tag, one.value.val_bool = lib.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
-    elif isinstance(value, int):
+    elif isinstance(value, int) and -(2**63) <= value < 2**63:
         one.tag, one.value.val_i64 = lib.LLAMA_KV_OVERRIDE_TYPE_INT, value
     elif isinstance(value, float):
         one.tag, one.value.val_f64 = lib.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value

@@ -6,6 +6,7 @@ from onceread.engine.config import EngineConfig
 from onceread.engine.embedding_config import EmbeddingConfig
 from onceread.engine.embeddings import EmbeddingEngine
 from onceread.engine.engine import Engine
+from onceread.models.home import expanded
 from onceread.native.model import Model
 from onceread.server.settings import Settings
 
@@ -26,7 +27,7 @@ def engine_config(settings: Settings) -> EngineConfig:
         queue_limit=settings.queue_limit,
         resident_cells=settings.resident_cells,
         cache_ram=settings.cache_ram,
-        cache_dir=None if settings.no_disk_cache else settings.cache_dir.expanduser(),
+        cache_dir=None if settings.no_disk_cache else expanded(settings.cache_dir),
         cache_disk=settings.cache_disk,
     )
 

@@ -24,6 +24,7 @@ from urllib.parse import quote
 from onceread.cache.directory import plain, try_lock
 from onceread.cache.errors import DiskUnusable
 from onceread.cache.sqlite import in_transaction, is_damage
+from onceread.models.home import expanded
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class ResponsesDatabase:
 
     def __init__(self, directory: Path | None) -> None:
         """``directory``: the cache's; None keeps everything in RAM."""
-        self._path = None if directory is None else directory.expanduser().absolute() / FILE
+        self._path = None if directory is None else expanded(directory).absolute() / FILE
         self._lock = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None

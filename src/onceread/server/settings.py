@@ -26,6 +26,7 @@ from pydantic_settings import (
 )
 
 from onceread.chat.builtin import is_inline
+from onceread.models.home import expanded
 from onceread.server.setting_values import (
     ApiKey,
     check_admin_key,
@@ -293,7 +294,7 @@ def load_settings(
     if config is None and environ.get(ENV_PREFIX + "CONFIG"):
         config = Path(environ[ENV_PREFIX + "CONFIG"])
     if config is not None:
-        config = config.expanduser()
+        config = expanded(config)
         from_file = _read_toml(config)
     else:
         config = default_config_path()
@@ -346,7 +347,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     ):  # a path in the file is relative to the file
         value = values.get(key)
         if isinstance(value, str) and not (key == "chat_template" and is_inline(value)):
-            beside = path.parent / Path(value).expanduser()
+            beside = path.parent / expanded(value)
             # Templates and models have names, too.
             is_path = key == "cache_dir" or (key != "chat_template" and value.lower().endswith(".gguf"))
             if is_path or beside.is_file():

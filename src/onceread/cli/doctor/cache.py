@@ -18,6 +18,7 @@ from onceread.cli.doctor.finding import Finding, bad, ok, warn
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.model_file import gib, short
 from onceread.engine.defaults import default_disk_budget
+from onceread.models.home import expanded
 from onceread.server.setting_values import MIN_CACHE_DISK
 
 _ANOTHER = "give another directory by --cache-dir, or leave it out by --no-disk-cache"
@@ -43,7 +44,7 @@ def directory(folder: Path, *, wanted: bool = True, budget: int | None = None) -
     """All findings on one cache directory; what rests on a broken thing is left out."""
     if not wanted:
         return [ok("cache", "on disk it is switched off (no_disk_cache)")]
-    folder = folder.expanduser()
+    folder = expanded(folder)
     first = writable(folder)
     found = [first, file_system(folder)]
     if first.state == "bad":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from onceread.cli.errors import CommandError, one_line
 from onceread.cli.progress import Progress
+from onceread.models.home import expanded
 from onceread.server.settings import Settings
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def to_model(settings: Settings) -> Connection:
     from onceread.library.llama import Llama
     from onceread.native.errors import NativeError
 
-    problems = (NativeError, EngineError, ValueError, OSError, RuntimeError)
+    # A TypeError is what an option is that the model does not have: a chat may have been with a server before.
+    problems = (NativeError, EngineError, ValueError, TypeError, OSError, RuntimeError)
     try:
         with Progress(f"loading {path.name}", file=sys.stderr):
             llama = Llama(str(path), **_parameters(settings))
@@ -110,7 +112,7 @@ def _parameters(settings: Settings) -> dict[str, Any]:
         "overflow": settings.overflow,
         "exact": settings.exact,
         "cache_ram": settings.cache_ram,
-        "cache_dir": None if settings.no_disk_cache else settings.cache_dir.expanduser(),
+        "cache_dir": None if settings.no_disk_cache else expanded(settings.cache_dir),
         "cache_disk": None if settings.no_disk_cache else settings.cache_disk,
         "verbose": False,
     }

@@ -17,6 +17,7 @@ from onceread.cli.terminal.saved_chats import ChatFile, SavedChats
 from onceread.cli.terminal.screen import Screen, line
 from onceread.library.session import Session
 from onceread.library.session_tree import SessionError
+from onceread.models.home import expanded
 
 _PROBLEMS = (SessionError, OptionInvalid, PersonaInvalid, commands.CommandUnknown, OSError)
 
@@ -254,7 +255,7 @@ class Conversation:
 
     def _do_save(self, rest: str) -> None:
         if rest:
-            path = Path(rest).expanduser()
+            path = expanded(rest)
             self._session.save(path)
             self._screen.note(f"a copy is in {path}")
         elif self._file is None:

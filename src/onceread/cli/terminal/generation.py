@@ -35,6 +35,9 @@ _NOT_HERE = {
     "explain",
     "ebnf",
     "structural_tag",
+    "self",  # these three would be taken for arguments of the session
+    "llama",
+    "system",
 }
 
 

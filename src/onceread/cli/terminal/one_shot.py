@@ -14,6 +14,7 @@ from typing import Any
 from onceread.cli.errors import CommandError
 from onceread.cli.terminal.connection import Connection
 from onceread.cli.terminal.screen import clean
+from onceread.models.home import expanded
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def _text(chunk: Mapping[str, Any]) -> str:
 def _read(file: Path | None) -> str:
     """A file's text, or stdin's."""
     try:
-        raw = sys.stdin.buffer.read() if file is None else file.expanduser().read_bytes()
+        raw = sys.stdin.buffer.read() if file is None else expanded(file).read_bytes()
         return raw.decode()
     except UnicodeDecodeError:
         raise CommandError(f"{file or 'stdin'} is not UTF-8 text") from None

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onceread.models.home import expanded
+
 _LARGEST = 2**20  # bytes
 _USER = "User"
 
@@ -25,7 +27,7 @@ class Persona:
 
 def read_persona(path: Path) -> Persona:
     """The persona in a file. Raises PersonaInvalid."""
-    path = path.expanduser()
+    path = expanded(path)
     try:
         with path.open("rb") as file:
             raw = file.read(_LARGEST + 1)
@@ -73,7 +75,9 @@ def _card(path: Path, text: str) -> Persona:
 
 def _field(card: dict[str, Any], key: str) -> str:
     value = card.get(key)
-    return value.strip() if isinstance(value, str) else ""
+    if not isinstance(value, str):
+        return ""
+    return value.strip().encode(errors="replace").decode()  # JSON can say half a character
 
 
 def _names(text: str, name: str) -> str:

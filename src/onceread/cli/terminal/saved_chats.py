@@ -12,6 +12,7 @@ from blake3 import blake3
 
 from onceread.library.session import Chats, Session
 from onceread.library.session_tree import SessionError
+from onceread.models.home import expanded
 
 _LISTED = 20
 
@@ -54,7 +55,7 @@ class SavedChats:
     def find(self, name: str) -> Path:
         """The file of this name, here or anywhere."""
         here = self.folder / (name if name.endswith(".json") else f"{name}.json")
-        return here if here.is_file() else Path(name).expanduser()
+        return here if here.is_file() else expanded(name)
 
     def name_of(self, path: Path) -> str:
         """What `find` finds it by."""
