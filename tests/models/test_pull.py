@@ -287,3 +287,10 @@ def test_a_commit_that_climbs_out(endpoint: str, cache: Path, behaviour: Behavio
     behaviour.commit = "../../../../evil"
     with pytest.raises(PullFailed, match="says nonsense"):
         get("org/repo:Q4_K_M", endpoint, cache)
+
+
+def test_an_etag_that_climbs_out(endpoint: str, cache: Path, behaviour: Behaviour) -> None:
+    behaviour.etag = "../../../owned"
+    with pytest.raises(PullFailed, match="says nonsense"):
+        get("org/repo:Q4_K_M", endpoint, cache)
+    assert not list(cache.parent.glob("**/owned"))

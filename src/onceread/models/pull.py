@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from onceread.models.hub import Hub, HubFile, Repository, plain_errors
 from onceread.models.names import FileSet, choose, parse_reference
 from onceread.models.places import hugging_face_cache
 
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPARE = 64 * 2**20  # bytes that a disk should have left
 
 
@@ -81,11 +84,17 @@ def _fetch(hub: Hub, repository: Repository, file: HubFile, blob: Path, progress
 
 def _link(hub: Hub, repository: Repository, file: HubFile, blob: Path, cache: Path) -> Path:
     """Give the blob its name. The hub's own client does it, who finds the blob and downloads nothing."""
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import get_hf_file_metadata, hf_hub_download
     from huggingface_hub.errors import HFValidationError, HTTPError
 
     with plain_errors(repository.name, hub.endpoint):
         try:
+            named = get_hf_file_metadata(hub.url(repository, file), token=hub.token, endpoint=hub.endpoint)
+            # The client makes paths of both.
+            if named.etag is None or not _SHA256.fullmatch(named.etag):
+                raise ValueError(f"{named.etag!r} is no SHA-256")
+            if named.commit_hash is None or not _COMMIT.fullmatch(named.commit_hash):
+                raise ValueError(f"{named.commit_hash!r} is no commit")
             path = Path(
                 hf_hub_download(
                     repository.name,
