@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from onceread.cli.errors import one_line
 from onceread.cli.terminal.commands import COMMANDS, CommandUnknown, parse
 from onceread.cli.terminal.generation import OptionInvalid, option_names, parse_option
 from onceread.cli.terminal.numbers import Totals, rows, short
@@ -141,3 +142,14 @@ def test_the_documentation_lists_every_command_as_it_is() -> None:
     page = (Path(__file__).parents[2] / "docs" / "chat.md").read_text()
     listed = re.findall(r"^\| `/(\w.*?)` \| (.+) \|$", page, re.MULTILINE)
     assert listed == [(one.usage.removeprefix("/").replace("|", "\\|"), one.help) for one in COMMANDS]
+
+
+def test_a_reply_of_no_tokens_is_refused_for_a_library_and_a_server_read_it_otherwise() -> None:
+    with pytest.raises(OptionInvalid, match="max_tokens must be at least 1"):
+        parse_option("max_tokens", "0")
+
+
+def test_an_error_of_the_system_is_told_without_its_number(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="nothere") as raised:
+        (tmp_path / "nothere").open()
+    assert one_line(raised.value) == f"{tmp_path / 'nothere'}: No such file or directory"

@@ -261,3 +261,16 @@ def test_one_that_nobody_holds_any_more_ends_its_threads(tiny_path: Path) -> Non
     gc.collect()
     thread.join(30)
     assert not thread.is_alive()
+
+
+def test_a_stream_that_was_closed_still_tells_what_its_prompt_cost(llm: Llama) -> None:
+    prompt = "The keeper counted the ships that came in by night. " * 3
+    known = llm(prompt, max_tokens=1)
+    assert isinstance(known, dict)
+    stream: Any = llm(prompt, max_tokens=50, stream=True, ignore_eos=True)
+    next(stream)
+    stream.close()
+    assert stream.prompt_usage["prompt_tokens"] == known["usage"]["prompt_tokens"]
+    assert (
+        stream.prompt_usage["prompt_tokens_details"]["cached_tokens"] == known["usage"]["prompt_tokens"] - 1
+    )

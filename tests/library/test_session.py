@@ -192,6 +192,28 @@ def test_a_reply_that_is_stopped_keeps_what_came_marked(session: Session, llama:
     assert llama.asked[1][-2] == {"role": "assistant", "content": "reply "}  # the mark is not sent
 
 
+def test_a_stopped_reply_has_the_prompts_numbers_where_its_stream_knows_them() -> None:
+    details = {"cached_tokens": 7, "cached_tokens_by_source": {"context": 7}}
+
+    class Stream(Iterator[dict[str, Any]]):
+        prompt_usage = {"prompt_tokens": 9, "prompt_tokens_details": details}  # noqa: RUF012
+
+        def __next__(self) -> dict[str, Any]:
+            return {"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]}
+
+    class Knows:
+        def create_chat_completion(self, messages: Any, *, stream: Any = True, **options: Any) -> Stream:
+            return Stream()
+
+    session = Session(Knows())
+    pieces = session.stream("one")
+    next(pieces)
+    pieces.close()  # type: ignore[attr-defined]
+    assert session.last is not None
+    assert (session.last.prompt_tokens, session.last.evaluated, session.last.cached_tokens) == (9, 2, 7)
+    assert session.last.completion_tokens is None
+
+
 def test_closing_the_iterator_stops_the_reply(session: Session, llama: Scripted) -> None:
     pieces = session.stream("one")
     assert next(pieces) == "reply "

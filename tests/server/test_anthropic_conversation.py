@@ -124,7 +124,7 @@ def test_a_final_assistant_message_is_continued(app: App) -> None:
         ({"type": "auto"}, False, True),
         ({"type": "any"}, True, True),
         ({"type": "any", "disable_parallel_tool_use": True}, True, False),
-        ({"type": "tool", "name": "g"}, True, True),
+        ({"type": "tool", "name": "g"}, True, False),
         ({"type": "none"}, False, True),
     ],
     ids=["auto", "any", "one only", "named", "none"],

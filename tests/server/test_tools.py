@@ -143,6 +143,16 @@ def test_at_most_one_call(qwen: Serving) -> None:
     assert called(qwen.ask(parallel_tool_calls=False)["message"]) == [("f", '{"x": 1}')]
 
 
+def test_a_named_function_is_called_once_unless_more_are_asked_for(qwen: Serving) -> None:
+    named = {"type": "function", "function": {"name": "f"}}
+    qwen.says(TWO)
+    assert called(qwen.ask(tool_choice=named)["message"]) == [("f", '{"x": 1}')]
+    assert called(qwen.ask(tool_choice=named, parallel_tool_calls=True)["message"]) == [
+        ("f", '{"x": 1}'),
+        ("g", "{}"),
+    ]
+
+
 def test_choices_have_calls_of_their_own(qwen: Serving) -> None:
     qwen.says(ONE, "No.")
     body = {**ASKED, "n": 2}

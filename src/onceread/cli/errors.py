@@ -9,7 +9,10 @@ class CommandError(Exception):
 
 def one_line(error: BaseException) -> str:
     """An exception's message on one line, as :func:`printable` has it; its name where it has no message."""
-    return printable(" ".join(str(error).split())) or type(error).__name__
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror and isinstance(error.filename, str):
+        message = f"{error.filename}: {error.strerror}"  # without its number
+    return printable(" ".join(message.split())) or type(error).__name__
 
 
 def printable(text: str) -> str:

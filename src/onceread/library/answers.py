@@ -72,6 +72,15 @@ class Stream(Iterator[Chunk]):
             self._ready += self._chunks.take(event)
         return self._ready.popleft()
 
+    @property
+    def prompt_usage(self) -> dict[str, Any] | None:
+        """What the prompt cost, as in a chunk's ``usage``, from the first token on: also if the stream is closed."""
+        usage = self._handle.prompt_usage
+        if usage is None:
+            return None
+        told = usage_body([usage]).model_dump()
+        return {name: told[name] for name in ("prompt_tokens", "prompt_tokens_details")}
+
     def close(self) -> None:
         """End the request; there are no more chunks."""
         self._ready.clear()

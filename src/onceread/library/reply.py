@@ -70,6 +70,10 @@ class ReplyGatherer:
         self.reasoning += reasoning
         return text, reasoning
 
+    def take_prompt_usage(self, usage: Mapping[str, Any] | None) -> None:
+        """What the prompt cost, from who knows it of a stream that was stopped before its end."""
+        self._usage = self._usage or usage or {}
+
     def reply(self, *, interrupted: bool = False) -> Reply:
         now = time.monotonic()
         details = self._usage.get("prompt_tokens_details")

@@ -199,12 +199,15 @@ class Session:
         with contextlib.ExitStack() as stack:
             if callable(close := getattr(chunks, "close", None)):
                 stack.callback(close)  # stops the reply, if it is not over
-            for chunk in chunks:
-                piece, thought = gathered.take(chunk)
-                if thought and self.on_reasoning is not None:
-                    self.on_reasoning(thought)
-                if piece:
-                    yield piece
+            try:
+                for chunk in chunks:
+                    piece, thought = gathered.take(chunk)
+                    if thought and self.on_reasoning is not None:
+                        self.on_reasoning(thought)
+                    if piece:
+                        yield piece
+            finally:
+                gathered.take_prompt_usage(getattr(chunks, "prompt_usage", None))
 
     def _keep(
         self, parent: int | None, text: str | None, gathered: ReplyGatherer, *, interrupted: bool = False

@@ -190,5 +190,5 @@ def _tools(body: CountTokensRequest) -> dict[str, Any]:
         forms = {"auto": "auto", "any": "required", "none": "none", "tool": named}
         # Where all tools were skipped there is nothing to choose between, and `auto` says nothing.
         fields["tool_choice"] = forms[choice.type]
-        fields["parallel_tool_calls"] = not choice.disable_parallel_tool_use
+        fields["parallel_tool_calls"] = False if choice.disable_parallel_tool_use else None
     return fields

@@ -124,7 +124,7 @@ def _forced(body: ChatCompletionRequest, serving: Serving) -> str | None:
         return force_call(
             style.tools.shape,
             [tool.function.model_dump() for tool in tools],
-            many=body.parallel_tool_calls is not False and not style.single,
+            many=body.many_calls and not style.single,
             marks=serving.model.vocab.marks,
             otherwise=either.text if either else None,
         )

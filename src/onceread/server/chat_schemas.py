@@ -206,6 +206,13 @@ class ChatCompletionRequest(GenerationFields):
         return self.tool_choice == "required" or isinstance(self.tool_choice, NamedChoice)
 
     @property
+    def many_calls(self) -> bool:
+        """May a reply make more than one call? Who names a function wants one, unless they say otherwise."""
+        if self.parallel_tool_calls is not None:
+            return self.parallel_tool_calls
+        return not isinstance(self.tool_choice, NamedChoice)
+
+    @property
     def callable_tools(self) -> list[Tool]:
         """The tools that the reply may call."""
         if self.tool_choice == "none":

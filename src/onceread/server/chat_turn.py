@@ -81,7 +81,7 @@ class ChatTurn:
         assert prompt is not None
         reader = style.reader(
             [tool.function.name for tool in body.callable_tools],
-            many=body.parallel_tool_calls is not False,
+            many=body.many_calls,
             splits_reasoning=body.reasoning_format != "none",
             thinks=prompt.thinks,
         )

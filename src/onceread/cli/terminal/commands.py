@@ -19,7 +19,7 @@ class Command:
 COMMANDS = (
     Command("regen", "", "write the last reply again; the old one stays a branch"),
     Command("edit", "[N]", "change message N (default: your last one); if it is yours, it is answered anew"),
-    Command("undo", "", "take your last message back, and its reply"),
+    Command("undo", "", "take your last message and its reply back; it stands on the line again"),
     Command("messages", "", "show the conversation, numbered"),
     Command("branches", "", "list the conversation's branches"),
     Command("switch", "BRANCH", "go to another branch"),

@@ -168,7 +168,7 @@ class Conversation:
     def _do_undo(self, _: str) -> None:
         self._unsent = self._session.undo()
         self._keep()
-        self._screen.note("taken back; it stays a branch")
+        self._screen.note("taken back, onto the line below; it stays a branch")
 
     def _do_messages(self, _: str) -> None:
         if self._session.system:

@@ -73,6 +73,8 @@ def parse_option(name: str, text: str, *, any_name: bool = False, raw: bool = Fa
             return value
         raise OptionInvalid(problem)
     _check(name, value, raw)
+    if name in ("max_tokens", "max_completion_tokens") and value == 0:
+        raise OptionInvalid(f"{name} must be at least 1; left out, a reply goes on to the context's limit")
     return value
 
 

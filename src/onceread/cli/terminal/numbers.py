@@ -28,12 +28,14 @@ class Totals:
     """What all replies of one run came to."""
 
     replies: int = 0
+    untold: int = 0  # replies that were stopped before their server told
     evaluated: int = 0
     cached: int = 0
     sources: dict[str, int] = field(default_factory=dict)
 
     def add(self, reply: Reply) -> None:
         self.replies += 1
+        self.untold += reply.evaluated is None
         self.evaluated += reply.evaluated or 0
         self.cached += reply.cached_tokens or 0
         for source, tokens in (reply.cached_by_source or {}).items():
@@ -54,7 +56,8 @@ def rows(reply: Reply, totals: Totals) -> list[tuple[str, str]]:
         (
             "in this run",
             f"{totals.replies:,} {'reply' if totals.replies == 1 else 'replies'}, "
-            f"read {_tokens(totals.evaluated)}, reused {totals.cached:,}{_from(totals.sources)}",
+            f"read {_tokens(totals.evaluated)}, reused {totals.cached:,}{_from(totals.sources)}"
+            + (f"; {totals.untold:,} not told" if totals.untold else ""),
         ),
     ]
 
