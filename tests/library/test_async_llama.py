@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from tests.library.endless import ENDLESS
 
 from onceread import AsyncLlama, Llama
 from onceread.engine.errors import ContextLengthExceeded
@@ -17,7 +18,6 @@ from onceread.library.errors import InvalidParameter
 pytestmark = pytest.mark.model
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
-ENDLESS = {"max_tokens": 100_000, "ignore_eos": True}
 
 
 @pytest_asyncio.fixture(scope="module")

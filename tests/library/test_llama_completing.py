@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from gguf import GGUFReader
+from tests.library.endless import ENDLESS
 from tests.tiny.plain import write_plain
 
 from onceread import Llama
@@ -108,7 +109,7 @@ def test_a_seed_at_construction_draws_the_same_seeds_each_time(llm: Llama) -> No
 )
 def test_a_stream_that_is_left_stops_costing(llm: Llama, leave: Callable[[Any], None]) -> None:
     before = llm._serving.engine.stats().requests_cancelled
-    stream = llm(TEXT, max_tokens=100_000, stream=True, ignore_eos=True)
+    stream = llm(TEXT, stream=True, **ENDLESS)
     next(stream)
     leave(stream)
     del stream
@@ -119,7 +120,7 @@ def test_a_stream_that_is_left_stops_costing(llm: Llama, leave: Callable[[Any], 
 
 def test_a_stream_that_was_never_begun_stops_costing_too(llm: Llama) -> None:
     before = llm._serving.engine.stats().requests_cancelled
-    llm(TEXT, max_tokens=100_000, stream=True, ignore_eos=True).close()  # type: ignore[union-attr]
+    llm(TEXT, stream=True, **ENDLESS).close()  # type: ignore[union-attr]
     assert rest(llm)
     assert llm._serving.engine.stats().requests_cancelled == before + 1
 
@@ -221,7 +222,7 @@ def test_it_can_not_be_pickled_or_copied(llm: Llama) -> None:
 
 def test_what_is_closed_says_so(tiny_path: Path) -> None:
     llm = Llama(tiny_path, n_ctx=512, cache_ram=0, verbose=False)
-    stream = llm(TEXT, max_tokens=100_000, stream=True, ignore_eos=True)
+    stream = llm(TEXT, stream=True, **ENDLESS)
     next(stream)  # type: ignore[call-overload]
     llm.close()
     llm.close()
