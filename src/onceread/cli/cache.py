@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from onceread.cli.cache_options import (
-    SERVER,
     CacheDir,
     Config,
     File,
@@ -25,6 +24,7 @@ from onceread.cli.cache_options import (
     opened,
 )
 from onceread.cli.errors import CommandError
+from onceread.cli.option_types import SERVER
 from onceread.cli.options import option
 
 app = typer.Typer(

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
 from onceread.cli.errors import CommandError
+from onceread.cli.option_types import SERVER
+from onceread.cli.option_types import File as File
+from onceread.cli.option_types import Switch as Switch
+from onceread.cli.option_types import Text as Text
+from onceread.cli.option_types import Url as Url
 from onceread.models.home import expanded
 from onceread.server.settings import Settings, SettingsError, load_settings
 
@@ -18,15 +23,8 @@ if TYPE_CHECKING:
 
     from onceread.server.cache_schemas import PathList, PinBody, PinList
 
-SERVER = "A running server"
 DIRECTORY = "The directory"
 
-Text = Optional[str]  # noqa: UP045 - typer reads these at run time
-Switch = Optional[bool]  # noqa: UP045
-File = Optional[Path]  # noqa: UP045
-Url = Annotated[
-    Text, typer.Option("--url", metavar="URL", help="such as http://127.0.0.1:8000", rich_help_panel=SERVER)
-]
 Key = Annotated[
     Text,
     typer.Option(

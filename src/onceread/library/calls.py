@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from onceread.engine.request import Completed, Request
 from onceread.library.answers import Chunks
@@ -21,41 +22,44 @@ from onceread.server.chat_turn import ChatTurn
 from onceread.server.text_answer import TextAnswer
 
 
-class Call(Protocol):
+class Call(ABC):
     """Made first; then :meth:`request`, and when that is submitted, :meth:`whole` or :meth:`chunks`."""
 
     param: ClassVar[str]  # what the prompt comes in
-    streams: bool
 
     def __init__(
         self, host: Host, model_path: str, given: Mapping[str, Any], options: Mapping[str, Any], seeds: Seeds
     ) -> None:
         """``given``: the method's arguments by name; ``options``: those beyond llama-cpp-python's."""
-        ...
+        self._host = host
+        self._given = given
+        self._name = given["model"] or model_path
+        self.streams = bool(given["stream"])
+        self._read(options, seeds)
 
+    @abstractmethod
+    def _read(self, options: Mapping[str, Any], seeds: Seeds) -> None:
+        """Make the body of a face's request of the arguments."""
+
+    @abstractmethod
     def request(self) -> Request:
         """What the engine is asked. Raises what `as_python` translates."""
-        ...
 
+    @abstractmethod
     def whole(self, answer: Completed) -> dict[str, Any]: ...
 
+    @abstractmethod
     def chunks(self) -> Chunks: ...
 
 
-class TextCall:
+class TextCall(Call):
     """``create_completion``."""
 
     param: ClassVar[str] = "prompt"
 
-    def __init__(
-        self, host: Host, model_path: str, given: Mapping[str, Any], options: Mapping[str, Any], seeds: Seeds
-    ) -> None:
-        self._host = host
-        self._given = given
-        self._name = given["model"] or model_path
-        self._body = text_body(given, options, host.setup, seeds)
+    def _read(self, options: Mapping[str, Any], seeds: Seeds) -> None:
+        self._body = text_body(self._given, options, self._host.setup, seeds)
         self._answer: TextAnswer | None = None
-        self.streams = bool(given["stream"])
 
     def request(self) -> Request:
         serving = self._host.serving()
@@ -72,20 +76,14 @@ class TextCall:
         return Chunks(answer.begin, lambda event: answer.take(0, event), answer.end)
 
 
-class ChatCall:
+class ChatCall(Call):
     """``create_chat_completion``."""
 
     param: ClassVar[str] = "messages"
 
-    def __init__(
-        self, host: Host, model_path: str, given: Mapping[str, Any], options: Mapping[str, Any], seeds: Seeds
-    ) -> None:
-        self._host = host
-        self._given = given
-        self._name = given["model"] or model_path
-        self._body = chat_body(given, options, host.setup, seeds)
+    def _read(self, options: Mapping[str, Any], seeds: Seeds) -> None:
+        self._body = chat_body(self._given, options, self._host.setup, seeds)
         self._answer: ChatAnswer | None = None
-        self.streams = bool(given["stream"])
 
     def request(self) -> Request:
         serving, body = self._host.serving(), self._body

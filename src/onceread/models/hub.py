@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
-_SHA256 = re.compile("[0-9a-fA-F]{64}")
+SHA256 = re.compile("[0-9a-fA-F]{64}")
 _TIMEOUT = 30.0  # seconds for an answer to begin
 
 
@@ -86,7 +86,7 @@ class Hub:
 
 def _hub_file(name: str, size: object, sha256: str) -> HubFile:
     """Raises ValueError for what can be no size and no checksum, which names a file on our disk."""
-    if not isinstance(size, int) or size < 0 or not _SHA256.fullmatch(sha256):
+    if not isinstance(size, int) or size < 0 or not SHA256.fullmatch(sha256):
         raise ValueError(f"{name} has no size, or no SHA-256")
     return HubFile(name, size, sha256.lower())
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from onceread.models.download import Progress, fetch, missing_bytes, sha256_of
 from onceread.models.errors import ChecksumWrong, DiskTooSmall, ModelUnknown, PullFailed
-from onceread.models.hub import Hub, HubFile, Repository, plain_errors
+from onceread.models.hub import SHA256, Hub, HubFile, Repository, plain_errors
 from onceread.models.names import FileSet, choose, parse_reference
 from onceread.models.places import hugging_face_cache
 
-_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SPARE = 64 * 2**20  # bytes that a disk should have left
 
@@ -91,7 +90,7 @@ def _link(hub: Hub, repository: Repository, file: HubFile, blob: Path, cache: Pa
         try:
             named = get_hf_file_metadata(hub.url(repository, file), token=hub.token, endpoint=hub.endpoint)
             # The client makes paths of both.
-            if named.etag is None or not _SHA256.fullmatch(named.etag):
+            if named.etag is None or not SHA256.fullmatch(named.etag):
                 raise ValueError(f"{named.etag!r} is no SHA-256")
             if named.commit_hash is None or not _COMMIT.fullmatch(named.commit_hash):
                 raise ValueError(f"{named.commit_hash!r} is no commit")

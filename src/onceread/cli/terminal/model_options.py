@@ -5,26 +5,24 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
 from onceread.cli.errors import CommandError
+from onceread.cli.option_types import SERVER
+from onceread.cli.option_types import File as File
+from onceread.cli.option_types import Switch as Switch
+from onceread.cli.option_types import Text as Text
+from onceread.cli.option_types import Texts as Texts
+from onceread.cli.option_types import Url as Url
 from onceread.cli.options import option
 from onceread.cli.terminal.connection import Connection, to_model, to_server
 from onceread.server.settings import Settings, SettingsError, field_meta, load_settings
 
-SERVER = "A running server"
 REPLY = "The reply"
 
-Text = Optional[str]  # noqa: UP045 - typer reads these at run time
-Texts = Optional[list[str]]  # noqa: UP045
-Switch = Optional[bool]  # noqa: UP045
-File = Optional[Path]  # noqa: UP045
 
-Url = Annotated[
-    Text, typer.Option("--url", metavar="URL", help="such as http://127.0.0.1:8000", rich_help_panel=SERVER)
-]
 ApiKey = Annotated[
     Text,
     typer.Option(
