@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.engine.conftest import GREEDY
+from tests.engine.twin import least_to_read
 from tests.oracle.reference import recording
 from tests.tiny.plain import Splitter, plain_model
 
@@ -264,24 +265,6 @@ def edited(text: str, rng: random.Random) -> str:
             return text[:at] + text[end:]
         case _:
             return text[:at] + some_text(rng, 2) + text[at:]
-
-
-def least_to_read(model: Model, paths: list[list[int]], prompt: list[int]) -> int:
-    """The naive twin: prompt tokens behind the last boundary that it shares with a path's beginning, at least one."""
-
-    def boundaries(tokens: list[int]) -> dict[tuple[object, ...], int]:
-        found: dict[tuple[object, ...], int] = {(): 0}
-        said: list[object] = []
-        for i, token in enumerate(tokens, 1):
-            said += [-token] if model.vocab.is_control(token) else model.vocab.pieces[token]
-            found[tuple(said)] = i
-        return found
-
-    own = boundaries(prompt)
-    known: set[tuple[object, ...]] = {()}
-    for path in paths:
-        known.update(boundaries(path))
-    return max(1, len(prompt) - max(n for said, n in own.items() if said in known))
 
 
 @pytest.mark.soak

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.engine.conftest import GREEDY, Chat
+from tests.engine.twin import least_to_read
 
 from onceread.engine.engine import Engine
 from onceread.engine.request import Request, gather
@@ -81,11 +82,11 @@ def test_several_replies_read_the_prompt_once(make_engine: MakeEngine, tokens: l
 def test_each_of_several_replies_is_the_one_its_own_seed_gives(
     make_engine: MakeEngine, tokens: list[int]
 ) -> None:
-    engine = make_engine()
-    prompt = tuple(tokens[:40])
-    both = gather(engine.submit(Request(prompt, SamplingParams(seed=7, temperature=1.2), 6, n=2)))
-    again = gather(engine.submit(Request(prompt, SamplingParams(seed=7, temperature=1.2), 6, n=2)))
-    assert both.texts == again.texts
+    """On two fresh engines, since what is sampled depends on the last bit of logits."""
+    request = Request(tuple(tokens[:40]), SamplingParams(seed=7, temperature=1.2), 6, n=2)
+    first, second = (gather(make_engine().submit(request)).texts for _ in range(2))
+    assert first == second
+    assert first[0] != first[1]
 
 
 def test_a_reply_sent_back_as_text_costs_nothing(model: Model, make_engine: MakeEngine) -> None:
@@ -107,7 +108,9 @@ def test_a_reply_sent_back_as_text_costs_nothing(model: Model, make_engine: Make
         if "\ufffd" in done.texts[0]:
             continue  # bytes that are no character can't come back
         usage = gather(engine.submit(Request(tuple(back), GREEDY, 1))).usage
-        assert usage.evaluated_tokens <= 3 + 1, done.texts[0]
+        # The last token was sampled and never read: a piece of it may stand in one token with what came before.
+        assert usage.evaluated_tokens <= least_to_read(model, [prompt + done.ids[0][:-1]], back)
+        assert usage.evaluated_tokens < 10, done.texts[0]
     assert resplit >= 3, "the tokenizer split every reply as it was sampled: the test shows nothing"
 
 

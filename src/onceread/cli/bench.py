@@ -40,7 +40,9 @@ def bench(
     variant: Annotated[
         Texts,
         typer.Option(
-            "--variant", metavar="OPTIONS", help='ours with these options, too: --variant "--flash-attn off"'
+            "--variant",
+            metavar="OPTIONS",
+            help='ours with these options, too: --variant "--cache-type-k q8_0"',
         ),
     ] = None,
     workload: Annotated[
@@ -68,6 +70,10 @@ def bench(
         int, typer.Option("--ctx-size", metavar="N", help="tokens, for all servers", min=512)
     ] = 8192,
     threads: Annotated[Number, typer.Option("--threads", metavar="N", help="for all servers", min=1)] = None,
+    flash_attn: Annotated[
+        Literal["auto", "on", "off"],
+        typer.Option("--flash-attn", help="for all servers; auto leaves it to each of them"),
+    ] = "auto",
     work: Annotated[
         File, typer.Option("--work", metavar="DIR", help="for peers' environments (default: a cache)")
     ] = None,
@@ -94,6 +100,7 @@ def bench(
         minutes=minutes or _MINUTES[scale],
         ctx=ctx_size,
         threads=threads,
+        flash_attn=flash_attn,
         work=work,
         command=" ".join(["onceread", *sys.argv[1:]]).replace(key or "\0", "KEY"),
     )

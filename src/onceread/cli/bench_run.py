@@ -13,7 +13,7 @@ import typer
 
 from onceread.bench.estimate import estimated
 from onceread.bench.peers import PEERS, QUICK, find_peers
-from onceread.bench.peers.contract import Peer, Setting
+from onceread.bench.peers.contract import FlashAttention, Peer, Setting
 from onceread.bench.peers.onceread import Onceread
 from onceread.bench.peers.url import Url
 from onceread.bench.report import write_report
@@ -46,6 +46,7 @@ class Wanted:
     minutes: float
     ctx: int
     threads: int | None
+    flash_attn: FlashAttention
     work: Path | None
     command: str
 
@@ -96,4 +97,5 @@ def _setting(wanted: Wanted, model: Model) -> Setting:
         batch=BATCH,
         eog=tuple(sorted(model.vocab.eog_tokens)),
         extra_buffers=extra_buffers_safe(),
+        flash_attn=wanted.flash_attn,
     )

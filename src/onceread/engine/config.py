@@ -8,6 +8,7 @@ from typing import Literal
 
 import psutil
 
+from onceread.engine.attention import choose_flash_attn, choose_micro_batch
 from onceread.engine.defaults import default_threads as default_threads
 from onceread.native.adapter import Adapter
 from onceread.native.context import KV_TYPE_BYTES, ContextParams
@@ -29,7 +30,7 @@ class EngineConfig:
     threads: int | None = None
     threads_batch: int | None = None
     batch_size: int = 512
-    micro_batch: int | None = None  # tokens of a batch that are computed at a time; None = all
+    micro_batch: int | None = None  # tokens of a batch that are computed at a time
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
     flash_attn: str = "auto"
@@ -101,17 +102,19 @@ def context_params(model: Model, config: EngineConfig) -> ContextParams:
     residents = config.max_residents
     if model.memory_kind is not MemoryKind.PLAIN:
         residents = min(residents, MAX_RESIDENTS_CHECKPOINTED)
+    n_batch = min(config.batch_size, n_ctx)
+    flash_attn = choose_flash_attn(model, config.flash_attn, config.cache_type_v)
     return ContextParams(
         n_ctx=n_ctx,
         n_seq_max=config.parallel + residents + 1,
-        n_batch=min(config.batch_size, n_ctx),
+        n_batch=n_batch,
         n_threads=threads,
         n_threads_batch=config.threads_batch or threads,
         type_k=config.cache_type_k,
         type_v=config.cache_type_v,
-        flash_attn=config.flash_attn,
+        flash_attn=flash_attn,
         offload_kqv=config.offload_kqv,
-        n_ubatch=config.micro_batch,
+        n_ubatch=config.micro_batch or choose_micro_batch(model, flash_attn, n_ctx, n_batch),
         rope=config.rope,
         adapter=config.adapter,
     )

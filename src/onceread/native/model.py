@@ -130,12 +130,22 @@ class Model:
         ``bytes_k``, ``bytes_v``: bytes of one cached number (2 for f16).
         """
         layers = self._number("block_count", 32)
-        heads = self._number("attention.head_count", 1)
+        heads = self.heads
         kv_heads = self._number("attention.head_count_kv", heads)
         width = self._number("embedding_length", 4096) // max(heads, 1)
         key = self._number("attention.key_length", width)
         value = self._number("attention.value_length", width)
         return layers * kv_heads * (key * bytes_k + value * bytes_v)
+
+    @property
+    def heads(self) -> int:
+        """Attention heads of a layer, the most that one has."""
+        return self._number("attention.head_count", 1)
+
+    @property
+    def experts(self) -> int:
+        """Experts of a layer that are chosen from; 0 if the model has none."""
+        return self._number("expert_count", 0)
 
     def _number(self, key: str, default: int) -> int:
         text = self.metadata.get(f"{self.architecture}.{key}", "")

@@ -61,8 +61,8 @@ class BindingServer(_Binding):
         arguments = {
             "model": setting.model, "host": "127.0.0.1", "port": port, "n_ctx": setting.ctx,
             "n_batch": setting.batch, "n_ubatch": min(512, setting.batch), "n_threads": setting.threads,
-            "n_threads_batch": setting.threads, "flash_attn": "true", "cache": "true",
-            "cache_type": self._cache, "cache_size": _CACHE_BYTES, "interrupt_requests": "false",
+            "n_threads_batch": setting.threads, "flash_attn": str(setting.flash_attn == "on").lower(),
+            "cache": "true", "cache_type": self._cache, "cache_size": _CACHE_BYTES, "interrupt_requests": "false",
             "verbose": "false",
         }  # fmt: skip
         command = [
@@ -135,6 +135,7 @@ class BindingInside(_Binding):
         given = {
             "model": str(setting.model), "ctx": setting.ctx, "threads": setting.threads,
             "batch": setting.batch, "extra_buffers": setting.extra_buffers,
+            "flash_attn": setting.flash_attn == "on",
         }  # fmt: skip
         child = Child(
             [str(self._python), str(_STARTER), "inside", json.dumps(given)], folder / "server.log", cwd=folder

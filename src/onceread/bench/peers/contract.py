@@ -7,12 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from onceread.bench.machine import memory_of, size_of_folder
 from onceread.bench.workloads.contract import Message
 
 GREEDY = {"temperature": 0.0}
+FlashAttention = Literal["auto", "on", "off"]  # auto: what a server takes by itself
 
 
 class PeerFailed(Exception):
@@ -30,12 +31,14 @@ class Setting:
     batch: int  # tokens of one decode, at most
     eog: tuple[int, ...]  # tokens that end a reply; forbidden, so that all replies are equally long
     extra_buffers: bool  # may llama.cpp repack weights for special instructions?
+    flash_attn: FlashAttention = "auto"
 
     def shown(self) -> dict[str, Any]:
         """For the report."""
+        flash = "as each has it" if self.flash_attn == "auto" else self.flash_attn
         return {
             "model": self.model.name, "ctx": self.ctx, "threads": self.threads, "parallel": self.parallel,
-            "batch": self.batch, "flash attention": "on", "sampling": "greedy",
+            "batch": self.batch, "flash attention": flash, "sampling": "greedy",
         }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from onceread.bench.peers.contract import Peer, Running, Setting
+from onceread.bench.peers.contract import FlashAttention, Peer, Running, Setting
 from onceread.bench.peers.http import HttpRunning
 from onceread.bench.peers.process import READY, Child
 from onceread.bench.peers.venvs import python_says, venv_python
@@ -19,15 +19,21 @@ _TUNED = {"cache_ram_mib": -1, "n_cache_reuse": 64, "slot_prompt_similarity": 0.
 
 
 class LlamaServer(Peer):
-    """``tuned``: with every switch that helps reuse. By itself it keeps 8 GiB of prompts in RAM."""
+    """``tuned``: with every switch that helps reuse. By itself it keeps 8 GiB of prompts in RAM.
 
-    def __init__(self, *, tuned: bool = False) -> None:
-        self.name = "llama-server-tuned" if tuned else "llama-server"
+    ``flash_attn``: whatever the other servers have.
+    """
+
+    def __init__(self, *, tuned: bool = False, flash_attn: FlashAttention | None = None) -> None:
+        self.name = "llama-server" + ("-tuned" if tuned else "") + (f"-fa-{flash_attn}" if flash_attn else "")
         self.about = "llama-server, " + (
             "cache-ram without limit, cache-reuse 64, slot similarity 0.5" if tuned else "its defaults"
         )
+        if flash_attn:
+            self.about += f", flash attention {flash_attn}"
         self.approximate = tuned
         self._params: dict[str, Any] = _TUNED if tuned else {}
+        self._flash_attn = flash_attn
         self._python: Path | None = None
 
     def prepare(self, work: Path) -> None:
@@ -41,6 +47,7 @@ class LlamaServer(Peer):
         given = {
             "model": str(setting.model), "port": 0, "ctx": setting.ctx, "threads": setting.threads,
             "parallel": setting.parallel, "batch": setting.batch, "params": self._params,
+            "flash_attn": self._flash_attn or setting.flash_attn,
         }  # fmt: skip
         command = [str(self._python), str(_STARTER), json.dumps(given)]
         child = Child(command, folder / "server.log", cwd=folder)

@@ -36,7 +36,7 @@ class Onceread(Peer):
             sys.executable, "-m", "onceread", "serve", "--model", str(setting.model), "--port", "0",
             "--ctx-size", str(setting.ctx), "--threads", str(setting.threads),
             "--parallel", str(setting.parallel), "--batch-size", str(setting.batch),
-            "--cache-dir", str(folder / "cache"), *self._options,
+            "--flash-attn", setting.flash_attn, "--cache-dir", str(folder / "cache"), *self._options,
         ]  # fmt: skip
         child = Child(command, folder / "server.log", env=_environment(folder), cwd=folder)
         line = child.wait_for("Ready ")

@@ -85,7 +85,8 @@ def inside(given: dict[str, Any]) -> None:
         without_extra_buffers()
     llama: Any = Llama(
         given["model"], n_ctx=given["ctx"], n_batch=given["batch"], n_ubatch=min(512, given["batch"]),
-        n_threads=given["threads"], n_threads_batch=given["threads"], flash_attn=True, verbose=False,
+        n_threads=given["threads"], n_threads_batch=given["threads"], flash_attn=given["flash_attn"],
+        verbose=False,
     )  # fmt: skip
     llama.eval([llama.token_bos()])  # pages the weights in, as a server's start does
     llama.reset()

@@ -37,6 +37,8 @@ def main() -> None:
         if not hasattr(params, name):
             raise SystemExit(f"llama-server: this release knows no {name}")
         setattr(params, name, value)
+    if given["flash_attn"] != "auto":
+        params.flash_attn_type = xllamacpp.llama_flash_attn_type(given["flash_attn"] == "on")
     server = xllamacpp.Server(params)
     print(f"READY {server.listening_address}", flush=True)
     sys.stdin.read()
