@@ -12,12 +12,18 @@ from onceread.engine.config import EngineConfig, context_params
 from onceread.native.model import MemoryKind, Model
 
 pytestmark = pytest.mark.model
-SMALL = EngineConfig(ctx_size=1024)
+SMALL = EngineConfig(ctx_size=1024, cache_ram=None)
 
 
 def test_plain_attention_on_a_cpu_is_without_flash_attention_and_in_small_batches(model: Model) -> None:
     params = context_params(model, SMALL)
     assert (params.flash_attn, params.n_ubatch, params.n_batch) == ("off", 128, 512)
+
+
+def test_a_context_that_keeps_idle_conversations_is_left_to_llama(model: Model, tmp_path: Path) -> None:
+    nothing_behind_it = replace(SMALL, cache_ram=0)
+    assert context_params(model, nothing_behind_it).flash_attn == "auto"
+    assert context_params(model, replace(nothing_behind_it, cache_dir=tmp_path)).flash_attn == "off"
 
 
 @pytest.mark.parametrize("wanted", ["on", "off"])

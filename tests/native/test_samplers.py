@@ -132,6 +132,36 @@ def test_logit_bias_forbids_and_forces(write: Callable[..., list[int]], model: M
         write(SamplingParams(logit_bias=((model.vocab.size, 1.0),)))
 
 
+@pytest.mark.parametrize("ignore_eos", [False, True], ids=["may end", "never ends"])
+def test_the_likeliest_token_is_the_one_that_llamas_own_sampler_takes(
+    model: Model, make_context: Callable[..., Context], batch: Batch, ignore_eos: bool
+) -> None:
+    """Greedy replies are not sampled by the chain; it is asked all the same, by biases that do and don't matter."""
+    context = make_context()
+    prompt = model.vocab.tokenize("One, two,", add_special=True, parse_special=True)
+    batch.clear()
+    index = batch.add(prompt, 0, 0, logits_last=True)
+    context.decode(batch)
+    logits = context.logits(index)
+    best, second, third = (int(t) for t in np.argsort(logits)[::-1][:3])
+    chosen = []
+    for bias in (
+        (),
+        ((best, -50.0),),
+        ((best, float("-inf")), (second, float("-inf"))),
+        ((third, 50.0),),
+        ((third, 0.001), (second, -3.0)),
+        ((best, 1.0), (third, 50.0)),
+        tuple((token, -50.0) for token in range(0, model.vocab.size, 2)),
+    ):
+        sampler = Sampler(model.vocab, replace(GREEDY, logit_bias=bias), n_ctx=512, ignore_eos=ignore_eos)
+        with contextlib.closing(sampler):
+            chosen.append(sampler.sample(context, index))
+            assert chosen[-1] == sampler.sample_from(logits)
+    assert chosen[:4] == [best, second, third, third]
+    assert np.array_equal(context.logits(index), logits)
+
+
 def test_ignore_eos_never_ends(write: Callable[..., list[int]], model: Model) -> None:
     force_end = SamplingParams(temperature=0, logit_bias=((model.vocab.eos, 100.0),))
     assert write(force_end, n=3) == [model.vocab.eos]

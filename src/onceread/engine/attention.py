@@ -18,13 +18,16 @@ _BYTES = 4  # a score is an f32
 _UNQUANTIZED = ("f32", "f16", "bf16")
 
 
-def choose_flash_attn(model: Model, wanted: str, type_v: str) -> str:
+def choose_flash_attn(model: Model, wanted: str, type_v: str, *, stored: bool) -> str:
     """``on``, ``off``, or ``auto`` where llama.cpp shall choose. ``wanted`` is one of them.
+
+    ``stored``: idle conversations leave the context, for a store has them. Else they fill it, and without flash
+    attention every token would be computed against all of them.
 
     It depends on nothing that changes from one start to the next (the context's size, free memory): states made with
     and without flash attention can't be mixed, and those on disk must stay good.
     """
-    if wanted != "auto":
+    if wanted != "auto" or not stored:
         return wanted
     on_gpu = bool(model.gpu_layers) and can_offload()
     # Most layers of windowed models have little to attend to.

@@ -103,7 +103,8 @@ def context_params(model: Model, config: EngineConfig) -> ContextParams:
     if model.memory_kind is not MemoryKind.PLAIN:
         residents = min(residents, MAX_RESIDENTS_CHECKPOINTED)
     n_batch = min(config.batch_size, n_ctx)
-    flash_attn = choose_flash_attn(model, config.flash_attn, config.cache_type_v)
+    stored = config.cache_ram != 0 or config.cache_dir is not None
+    flash_attn = choose_flash_attn(model, config.flash_attn, config.cache_type_v, stored=stored)
     return ContextParams(
         n_ctx=n_ctx,
         n_seq_max=config.parallel + residents + 1,

@@ -169,12 +169,13 @@ class Context:
         assert self._c, "the context is closed"
         return self._c
 
-    def logits(self, index: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        """Shape (n_vocab,): a copy of the logits at a batch index that asked for them."""
+    def logits(self, index: int, *, copy: bool = True) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+        """Shape (n_vocab,): the logits at a batch index that asked for them; without ``copy`` until the next decode."""
         pointer = lib.llama_get_logits_ith(self.handle, index)
         if not pointer:
             raise DecodeFailed(f"no logits at batch index {index}")
-        return np.ctypeslib.as_array(pointer, (self.n_vocab,)).copy()
+        view = np.ctypeslib.as_array(pointer, (self.n_vocab,))
+        return view.copy() if copy else view
 
     # -- sequences ---------------------------------------------------------
 

@@ -36,6 +36,9 @@ class Sampler:
         self._ignores_end = ignore_eos
         self._ends = sorted(vocab.eog_tokens)
         self._end = vocab.eos if vocab.eos >= 0 else min(vocab.eog_tokens, default=-1)
+        self._greedy: dict[int, float] | None = (
+            None  # biases, where the likeliest token is all that is asked for
+        )
         self._looking_back: list[Any] = []  # samplers of the chain that want to know the prompt's end
         self._look_back = 0
         self.seed = params.seed if params.seed is not None else secrets.randbits(32)
@@ -68,9 +71,11 @@ class Sampler:
 
     def sample(self, context: Context, index: int) -> int:
         """Choose a token by the logits at a batch index and remember it. Raises GrammarDeadEnd."""
-        if self._grammar is None:
-            return int(lib.llama_sampler_sample(self._chain, context.handle, index))
-        return self._sample_by_grammar(self._grammar, context.logits(index))
+        if self._grammar is not None:
+            return self._sample_by_grammar(self._grammar, context.logits(index))
+        if self._greedy is not None:
+            return _likeliest(context.logits(index, copy=False), self._greedy)
+        return int(lib.llama_sampler_sample(self._chain, context.handle, index))
 
     def sample_from(self, logits: np.ndarray[Any, Any]) -> int:
         """The same by other logits than the context's: shape (vocabulary,), float32, finite or minus infinity."""
@@ -128,6 +133,8 @@ class Sampler:
                 self._add_named(name, p, n_ctx, seed)
         if p.temperature <= 0:
             self._add(lib.llama_sampler_init_greedy())
+            if not self._looking_back:
+                self._greedy = bias
         elif plain:
             self._add(lib.llama_sampler_init_dist(seed))
         else:
@@ -188,6 +195,17 @@ class Sampler:
             self._chain = None
         self._grammar = None
         self._looking_back.clear()
+
+
+def _likeliest(logits: np.ndarray[Any, Any], bias: dict[int, float]) -> int:
+    """What the chain would choose that has but the bias, without making 150,000 candidates for it."""
+    best = int(logits.argmax())
+    if bias and (best in bias or max(bias.values()) > 0):
+        logits = logits.copy()
+        for token, value in bias.items():
+            logits[token] += value
+        best = int(logits.argmax())
+    return best
 
 
 def _look_back(n: int, n_ctx: int) -> int:
