@@ -76,17 +76,34 @@ def _overview(results: Results) -> Iterator[str]:
         "milliseconds, the median of the passes. Behind it how many prompt tokens the whole workload computed, in "
         "times of those that were new. Fewest milliseconds in bold. † disturbed, ✗ errors, ≈ approximate by design.\n"
     )
+    whole = [peer for peer in peers if 2 * _played(results, peer) > len(results.workloads)]
+    some = [peer for peer in peers if peer not in whole]
+    yield from _first_tokens(results, list(results.workloads), whole)
+    others = [peer for peer in whole if peer != OURS]
+    if OURS in whole and others:
+        yield f"The same times, {OURS}'s as a part of each peer's:\n"
+        yield from _parts(results, others)
+    if some:
+        yield "Those that play only some of the workloads:\n"
+        theirs = [w for w in results.workloads if any(results.of(w, peer) for peer in some)]
+        yield from _first_tokens(results, theirs, some)
+
+
+def _played(results: Results, peer: str) -> int:
+    return sum(bool(results.of(workload, peer)) for workload in results.workloads)
+
+
+def _first_tokens(results: Results, workloads: Sequence[str], peers: Sequence[str]) -> Iterator[str]:
     yield _row(["workload", *peers])
     yield _row(["---", *["---:"] * len(peers)])
-    for workload in results.workloads:
-        found = {peer: figures(results, workload, peer) for peer in peers}
+    for workload in workloads:
+        found = {peer: figures(results, workload, peer) for peer in results.peers}
         best = min((f.known_p95.median for f in found.values() if f and f.known_p95), default=0.0)
         yield _row([workload, *(_cell(results, workload, peer, found[peer], best) for peer in peers)])
     yield ""
-    others = [peer for peer in peers if peer != OURS]
-    if OURS not in peers or not others:
-        return
-    yield f"The same times, {OURS}'s as a part of each peer's:\n"
+
+
+def _parts(results: Results, others: Sequence[str]) -> Iterator[str]:
     yield _row(["workload", *others])
     yield _row(["---", *["---:"] * len(others)])
     for workload in results.workloads:
@@ -161,10 +178,7 @@ def _workload(results: Results, workload: str) -> Iterator[str]:
     sizes = ", ".join(f"{k} {v}" for k, v in told["sizes"].items())
     yield f"## {workload}\n"
     yield f"{told['about']} ({sizes})\n"
-    head = [
-        "peer", "n", "first token p50 ms", "p95 ms", "gap p50 ms", "p95 ms", "tokens/s", "evaluated", "ideal",
-        "wall s", "RSS MiB", "cache RAM MiB", "disk MiB", "errors",
-    ]  # fmt: skip
+    head = ["peer", "n", "first token p50 ms", "p95 ms", "gap p50 ms", "p95 ms", "tokens/s", "wall s"]
     yield _row(head)
     yield _row(["---", *["---:"] * (len(head) - 1)])
     for peer, f in found.items():
@@ -172,8 +186,17 @@ def _workload(results: Results, workload: str) -> Iterator[str]:
             [
                 peer + (" †" if f.disturbed else ""), f"{f.passes}",
                 _spread(f.ttft_p50, 1000), _spread(f.ttft_p95, 1000),
-                _spread(f.gap_p50, 1000, 1), _spread(f.gap_p95, 1000, 1), _spread(f.rate, 1, 1), _median(f.evaluated),
-                _median(f.ideal), _spread(f.wall, 1, 1), _median(f.rss, 2**-20), _median(f.cache_ram, 2**-20),
+                _spread(f.gap_p50, 1000, 1), _spread(f.gap_p95, 1000, 1), _spread(f.rate, 1, 1), _spread(f.wall, 1, 1),
+            ]
+        )  # fmt: skip
+    yield ""
+    head = ["peer", "tokens evaluated", "ideal", "RSS MiB", "states in RAM MiB", "on disk MiB", "errors"]
+    yield _row(head)
+    yield _row(["---", *["---:"] * (len(head) - 1)])
+    for peer, f in found.items():
+        yield _row(
+            [
+                peer, _median(f.evaluated), _median(f.ideal), _median(f.rss, 2**-20), _median(f.cache_ram, 2**-20),
                 _median(f.cache_disk, 2**-20), f"{f.errors or ''}",
             ]
         )  # fmt: skip

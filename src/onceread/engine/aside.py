@@ -12,9 +12,42 @@ from onceread.native.errors import SequenceWrong, StateImportFailed
 
 logger = logging.getLogger(__name__)
 
+# A reply comes back when it could go on for this many tokens, so that two do not swap at every step.
+_MARGIN = 64
 
-def set_aside(reply: Reply, context: Context, pool: SequencePool) -> None:
-    """Move a running reply's state out of the context."""
+
+class Aside:
+    """The replies that wait in RAM until there is room, oldest first."""
+
+    def __init__(self, context: Context, pool: SequencePool) -> None:
+        self.replies: list[Reply] = []
+        self._context = context
+        self._pool = pool
+
+    def put(self, reply: Reply) -> None:
+        """Move a running reply's state out of the context."""
+        assert reply.sequence is not None
+        logger.info("no room for another reply: one of %d tokens waits in RAM", len(reply.sequence))
+        _export(reply, self._context, self._pool)
+        self.replies.append(reply)
+        self.replies.sort(key=lambda r: (r.job.order, r.index))
+
+    def take(self, room: int | None, clock: int) -> Reply | None:
+        """Move the oldest one back in, if it could go on in ``room`` cells; None lets it in anyway."""
+        reply = self.replies[0]
+        assert reply.aside_tokens is not None
+        held = len(reply.aside_tokens)
+        unread = max(0, len(reply.prompt) - held)
+        more = unread + min(_MARGIN, max(1, reply.budget - reply.sampled))
+        if room is not None and held + more > room:
+            return None
+        self._pool.make_room(held + 1, clock)
+        self.replies.pop(0)
+        _import(reply, self._context, self._pool)
+        return reply
+
+
+def _export(reply: Reply, context: Context, pool: SequencePool) -> None:
     sequence = reply.sequence
     assert sequence is not None
     # What is half loaded is loaded again: it can't be gone on from.
@@ -29,8 +62,8 @@ def set_aside(reply: Reply, context: Context, pool: SequencePool) -> None:
     pool.discard(sequence)
 
 
-def bring_back(reply: Reply, context: Context, pool: SequencePool) -> None:
-    """Move it back in, where there must be room. What can't be restored is to be read again."""
+def _import(reply: Reply, context: Context, pool: SequencePool) -> None:
+    """There must be room. What can't be restored is to be read again."""
     tokens, blob = reply.aside_tokens, reply.aside
     assert tokens is not None
     assert blob is not None

@@ -6,14 +6,13 @@ written, and as much of the prompts being read as the slice allows.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from collections.abc import Collection
 
 from onceread.cache.store import Store
 from onceread.engine.alignment import Aligner
-from onceread.engine.aside import bring_back, set_aside
+from onceread.engine.aside import Aside
 from onceread.engine.batching import Batcher, Entry
 from onceread.engine.config import EngineConfig, EngineStats
 from onceread.engine.cursors import Cursors
@@ -37,10 +36,6 @@ from onceread.engine.totals import Totals
 from onceread.engine.turns import Turns
 from onceread.native.context import Context
 
-logger = logging.getLogger(__name__)
-
-# A reply set aside comes back when it could go on for this many tokens, so that two do not swap at every step.
-_RESUME_MARGIN = 64
 _CALM = 0.02  # seconds of exports at a time while nothing runs, so that a new request waits no longer
 
 
@@ -75,7 +70,7 @@ class Scheduler:
         self._batcher = Batcher(context, self.pool, config, marker, turns or Turns())
         self.waiting: deque[Reply] = deque()
         self.active: list[Reply] = []  # reading or writing, oldest first
-        self.aside: list[Reply] = []  # oldest first
+        self._aside = Aside(context, self.pool)
         self._cursors = Cursors(limit, vocab.size)
         self._followers = Followers()
         self._parallel = min(config.parallel, self.pool.most_running)
@@ -86,7 +81,7 @@ class Scheduler:
     @property
     def idle(self) -> bool:
         running = len(self.active) > len(self._cursors.paused)
-        return not (self.waiting or running or self.aside or self.behind or self._cursors.asked)
+        return not (self.waiting or running or self._aside.replies or self.behind or self._cursors.asked)
 
     @property
     def behind(self) -> bool:
@@ -105,14 +100,14 @@ class Scheduler:
             self.pool,
             running=sum(1 for reply in list(self.active) if reply.phase is not Phase.PAUSED),
             waiting=sum(1 for job in open_jobs if not job.admitted),
-            set_aside=len(self.aside),
+            set_aside=len(self._aside.replies),
         )
 
     def turn(self) -> bool:
         """One batch, and everything that must happen around it. False if there was nothing to do but wait."""
         self._sweep_cancelled()
         self._go_on()
-        if self.waiting or self.aside:
+        if self.waiting or self._aside.replies:
             self._park()
         self._bring_back()
         self._shorten()
@@ -149,7 +144,7 @@ class Scheduler:
             self._close(job, error)
         self.waiting.clear()
         self.active.clear()
-        self.aside.clear()
+        self._aside.replies.clear()
         self._cursors.waiting.clear()
         self._followers.clear()
         self.pool.reset()
@@ -178,7 +173,7 @@ class Scheduler:
 
     def _admit(self) -> None:
         skipped: list[Reply] = []
-        while self.waiting and len(self.active) < self._parallel and not self.aside:
+        while self.waiting and len(self.active) < self._parallel and not self._aside.replies:
             reply = self.waiting.popleft()
             if self._followers.must_wait(reply, self.active) or will_be_forked(reply):
                 skipped.append(reply)
@@ -207,11 +202,15 @@ class Scheduler:
     def _fits(self, plan: Plan, request: Request) -> bool:
         """Is there room for the whole prompt, beside what others that read will still need?"""
         needed = len(plan.prompt) - plan.kept + (not request.cursor)  # which samples nothing to be evaluated
+        return needed <= self._room(plan.source, plan.kept)
+
+    def _room(self, keep: Sequence | None = None, keep_length: int = 0) -> int:
+        """Cells that another reply could have, beside what those that read will still need.
+
+        ``keep_length`` tokens of the resident ``keep`` are not evicted for it.
+        """
         promised = sum(r.unread for r in self.active if r.phase is Phase.READING)
-        room = self.pool.ledger.free
-        if needed + promised <= room:
-            return True
-        return needed + promised <= room + self.pool.evictable_cells(plan.source, plan.kept)
+        return self.pool.ledger.free + self.pool.evictable_cells(keep, keep_length) - promised
 
     def _start(self, reply: Reply, plan: Plan) -> None:
         job = reply.job
@@ -374,7 +373,7 @@ class Scheduler:
             elif reply.phase is Phase.PARKED:
                 pass
             elif reply.phase is Phase.ASIDE:
-                self.aside.remove(reply)
+                self._aside.replies.remove(reply)
             else:
                 self.waiting.remove(reply)
                 self._followers.remove(reply)
@@ -433,32 +432,14 @@ class Scheduler:
         assert len(self.active) > 1, "one reply alone does not fit: the limit is larger than the context"
         reply = self.active.pop()
         self._loading.cancel(reply)
-        assert reply.sequence is not None
-        logger.info(
-            "no room for %d replies: one of %d tokens waits in RAM",
-            len(self.active) + 1,
-            len(reply.sequence),
-        )
-        set_aside(reply, self._context, self.pool)
-        self.aside.append(reply)
-        self.aside.sort(key=lambda r: (r.job.order, r.index))
+        self._aside.put(reply)
         self.totals.set_aside += 1
 
     def _bring_back(self) -> None:
-        while self.aside and len(self.active) < self._parallel:
-            reply = self.aside[0]
-            assert reply.aside_tokens is not None
-            unread = max(0, len(reply.prompt) - len(reply.aside_tokens))
-            more = unread + min(_RESUME_MARGIN, max(1, reply.budget - reply.sampled))
-            if self.active and not self._has_room(len(reply.aside_tokens) + more):
+        while self._aside.replies and len(self.active) < self._parallel:
+            reply = self._aside.take(self._room() if self.active else None, self._clock)
+            if reply is None:
                 return
-            self.pool.make_room(len(reply.aside_tokens) + 1, self._clock)
-            self.aside.pop(0)
-            bring_back(reply, self._context, self.pool)
             self._add_active(reply)
             if reply.phase is Phase.READING:
                 self._loading.begin(reply)  # it was set aside while it loaded, or its state was lost
-
-    def _has_room(self, n: int) -> bool:
-        promised = sum(r.unread for r in self.active if r.phase is Phase.READING)
-        return n + promised <= self.pool.ledger.free + self.pool.evictable_cells()
