@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,10 @@ class TestTheReport:
             assert (tmp_path / f"{name}.svg").read_text().startswith("<?xml")
             assert (tmp_path / f"{name}.png").stat().st_size > 10_000
         assert load_results(tmp_path) == results
+        plain = tmp_path / "results.json"
+        (tmp_path / "results.json.gz").write_bytes(gzip.compress(plain.read_bytes()))
+        plain.unlink()
+        assert load_results(tmp_path) == results
 
     def test_tells_the_promises_from_what_was_measured(self, results: Results) -> None:
         found = {target.what: target for target in targets(results)}
@@ -193,6 +198,11 @@ class TestComparing:
             file.write_text(text)
             with pytest.raises(ResultsUnreadable, match=why):
                 load_results(tmp_path)
+        zipped = tmp_path / "some.json.gz"
+        for content in (b"no gzip", gzip.compress(b"{}" * 99)[:-9]):
+            zipped.write_bytes(content)
+            with pytest.raises(ResultsUnreadable, match="no results"):
+                load_results(zipped)
 
 
 class TestTheTwin:

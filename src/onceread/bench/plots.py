@@ -95,7 +95,7 @@ def _by_turn(results: Results) -> Figure | None:
         axes.grid(visible=True, which="minor", axis="y", linewidth=0.3)
     for axes in list(grid.flat)[len(shown) :]:
         axes.remove()
-    _legend(figure, results)
+    _legend(figure, results, shown)
     return figure
 
 
@@ -120,12 +120,14 @@ def _turns(axes: Axes, runs: Sequence[Run], colour: str, name: str) -> None:
     )  # fmt: skip
 
 
-def _legend(figure: Figure, results: Results) -> None:
+def _legend(figure: Figure, results: Results, workloads: Sequence[str]) -> None:
+    """Whoever is in the picture."""
     from matplotlib.lines import Line2D
 
     handles = [
         Line2D([], [], color=_colour(results, peer), marker="o", markersize=4, label=peer)
         for peer in results.peers
+        if any(results.of(workload, peer) for workload in workloads)
     ]
     figure.legend(handles=handles, loc="outside upper center", ncols=min(4, len(handles)))
 
@@ -164,7 +166,7 @@ def _against_ideal(results: Results) -> Figure | None:
     figure.supxlabel(
         "prompt tokens computed; the upright strokes are the ideal, the tokens that were new", fontsize=10
     )
-    _legend(figure, results)
+    _legend(figure, results, shown)
     return figure
 
 
@@ -174,7 +176,7 @@ def _bytes(results: Results) -> Figure | None:
 
     workload = next((w for w in ("shared-system", "rotation") if w in results.workloads), None)
     runs = {p: results.of(workload, p)[-1] for p in results.peers if workload and results.of(workload, p)}
-    if not runs:
+    if not workload or not runs:
         return None
     figure, (ram, disk) = plt.subplots(1, 2, figsize=(10.4, 3.8), layout="constrained")
     for peer, run in reversed(runs.items()):
@@ -194,10 +196,14 @@ def _bytes(results: Results) -> Figure | None:
     disk.set_title("Disk")
     for axes in (ram, disk):
         axes.set_ylabel("MiB")
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel(f"conversations ({workload}; dashed: the distinct tokens' states)")
+        axes.set_xlabel("conversations")
         axes.xaxis.get_major_locator().set_params(integer=True)
-    _legend(figure, results)
+    # What some keep is a hundred times what others do.
+    ram.set_yscale("log")
+    ram.yaxis.set_major_formatter(lambda value, _position: f"{value:,g}")
+    disk.set_ylim(bottom=0)
+    figure.supxlabel(f"{workload}; dashed: the states of the distinct tokens, once each", fontsize=10)
+    _legend(figure, results, [workload])
     return figure
 
 

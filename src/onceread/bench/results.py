@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import json
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from onceread.bench.machine import Load
 
+_NAMES = ("results.json", "results.json.gz")
 SCHEMA = 1
 
 
@@ -102,19 +105,22 @@ class Results:
 
 
 def load_results(path: Path) -> Results:
-    """Read a results file, or the one in a folder. Raises ResultsUnreadable."""
-    file = path / "results.json" if path.is_dir() else path
+    """Read a results file, be it gzipped, or the one in a folder. Raises ResultsUnreadable."""
+    file = path
+    if path.is_dir():
+        file = next((f for f in map(path.joinpath, _NAMES) if f.exists()), path / _NAMES[0])
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        content = file.read_bytes()
+        data = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
         if data.get("schema") != SCHEMA:
             raise ResultsUnreadable(f"{file}: results of another format ({data.get('schema')}, not {SCHEMA})")
         data["runs"] = [_run(run) for run in data["runs"]]
         data["judged"] = [Judgement(**one) for one in data["judged"]]
         return Results(**data)
+    except (gzip.BadGzipFile, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ResultsUnreadable(f"{file} holds no results of a benchmark: {error}") from None
     except OSError as error:
         raise ResultsUnreadable(f"{file}: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ResultsUnreadable(f"{file} holds no results of a benchmark: {error}") from None
 
 
 def _run(data: dict[str, Any]) -> Run:
