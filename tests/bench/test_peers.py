@@ -174,6 +174,13 @@ class TestAsking:
         assert [server.answer([], 1).text, server.answer([], 1).text] == ["Hi", "Ho"]
         assert ["ignore_eos" in body for body in Scripted.asked] == [True, False, False]
 
+    def test_one_that_nobody_serves_is_found_out_before_anything_is_played(
+        self, url: str, tmp_path: Path
+    ) -> None:
+        Url(url).prepare(tmp_path)  # whatever it answers to a list of models
+        with pytest.raises(PeerFailed, match=r"nobody answers at 127\.0\.0\.1:9: Connection refused"):
+            Url("127.0.0.1:9").prepare(tmp_path)
+
     def test_metrics_are_read_by_their_whole_name(self, url: str) -> None:
         server = HttpRunning(url)
         assert (server.metric("n"), server.metric("n_more"), server.metric("more")) == (12.0, 3.0, None)

@@ -20,6 +20,8 @@ runner = CliRunner()
         (["--workload", "typing"], "no workload typing"),
         (["--quick", "--workload", "agent"], "none of these workloads has sizes for quick"),
         (["--url", "ftp://x"], "not a URL"),
+        (["--out", "model.gguf"], "--out model.gguf: File exists"),
+        (["--out", "model.gguf/folder"], "--out model.gguf/folder: Not a directory"),
         (["compare", "a", "b"], "No such file"),
         (["report", "nowhere"], "No such file"),
     ],

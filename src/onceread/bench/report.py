@@ -147,11 +147,12 @@ def _speeds(results: Results) -> Iterator[str]:
     }
     if not any(cells.values()):
         return
+    peers = [peer for peer in results.peers if any(cells[what, peer] for what, *_ in rows)]
     yield "## Tokens a second\n"
-    yield _row(["", *results.peers])
-    yield _row(["---", *["---:"] * len(results.peers)])
+    yield _row(["", *peers])
+    yield _row(["---", *["---:"] * len(peers)])
     for what, *_ in rows:
-        yield _row([what, *(_spread(cells[what, peer], 1, 1) for peer in results.peers)])
+        yield _row([what, *(_spread(cells[what, peer], 1, 1) for peer in peers)])
     yield ""
 
 

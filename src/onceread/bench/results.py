@@ -112,6 +112,8 @@ def load_results(path: Path) -> Results:
     try:
         content = file.read_bytes()
         data = json.loads(gzip.decompress(content) if file.suffix == ".gz" else content)
+        if not isinstance(data, dict):
+            raise ResultsUnreadable(f"{file} holds no results of a benchmark")
         if data.get("schema") != SCHEMA:
             raise ResultsUnreadable(f"{file}: results of another format ({data.get('schema')}, not {SCHEMA})")
         data["runs"] = [_run(run) for run in data["runs"]]

@@ -134,12 +134,15 @@ def report(
     _needs("matplotlib")
     from onceread.bench.report import write_report
     from onceread.bench.results import ResultsUnreadable, load_results
+    from onceread.cli.bench_run import check_folder
 
     try:
         found = load_results(results)
     except ResultsUnreadable as error:
         raise CommandError(str(error)) from None
-    typer.echo(write_report(found, out or (results if results.is_dir() else results.parent)))
+    folder = out or (results if results.is_dir() else results.parent)
+    check_folder(folder)
+    typer.echo(write_report(found, folder))
 
 
 @app.command("scale")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import shutil
+import signal
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -54,6 +56,8 @@ class Wanted:
 def run(wanted: Wanted, out: Path) -> None:
     """Measure and write the report. Raises CommandError."""
     workloads, peers = _what(wanted)
+    check_folder(out)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl+C: no server is left, a report is
     work = wanted.work or Path(platformdirs.user_cache_dir("onceread")) / "bench"
     work.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(work).free) < _ROOM:
@@ -66,6 +70,15 @@ def run(wanted: Wanted, out: Path) -> None:
     if not results.runs:
         raise CommandError("nothing was measured: " + "; ".join(results.skipped))
     typer.echo(write_report(results, out))
+
+
+def check_folder(folder: Path) -> None:
+    """Raises CommandError where no report could be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise CommandError(f"--out {folder}: {error.strerror}") from None
 
 
 def estimate_run(wanted: Wanted) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import http.client
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from onceread.bench.peers.contract import Answer, Peer, Running, Setting
+from onceread.bench.peers.contract import Answer, Peer, PeerFailed, Running, Setting
 from onceread.bench.peers.http import HttpRunning
 from onceread.bench.workloads.contract import Message
 
@@ -23,8 +24,17 @@ class Url(Peer):
         self.about = f"whatever answers at {url}"
         self._url, self._model, self._key = url, model, key
 
+    def prepare(self, work: Path) -> None:
+        try:
+            HttpRunning(self._url).get("/v1/models")
+        except http.client.HTTPException:
+            pass  # somebody is there
+        except OSError as error:
+            if error.errno is not None or isinstance(error, TimeoutError):  # else a status that is not 200
+                raise PeerFailed(f"nobody answers at {self._url}: {error.strerror or error}") from None
+
     def version(self) -> str:
-        return self.about
+        return "It does not tell its version"
 
     def start(self, setting: Setting, folder: Path) -> Running:
         return _Running(self._url, model=self._model, key=self._key, ignore_eos=True)
