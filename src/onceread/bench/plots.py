@@ -175,8 +175,10 @@ def _bytes(results: Results) -> Figure | None:
     import matplotlib.pyplot as plt
 
     workload = next((w for w in ("shared-system", "rotation") if w in results.workloads), None)
-    runs = {p: results.of(workload, p)[-1] for p in results.peers if workload and results.of(workload, p)}
-    if not workload or not runs:
+    if workload is None:
+        return None
+    runs = {p: results.of(workload, p)[-1] for p in results.peers if results.of(workload, p)}
+    if not runs:
         return None
     figure, (ram, disk) = plt.subplots(1, 2, figsize=(10.4, 3.8), layout="constrained")
     for peer, run in reversed(runs.items()):

@@ -32,16 +32,20 @@ class Aside:
         self.replies.append(reply)
         self.replies.sort(key=lambda r: (r.job.order, r.index))
 
-    def take(self, room: int | None, clock: int) -> Reply | None:
-        """Move the oldest one back in, if it could go on in ``room`` cells; None lets it in anyway."""
+    @property
+    def needed(self) -> int:
+        """Cells in which the oldest one could go on."""
         reply = self.replies[0]
         assert reply.aside_tokens is not None
         held = len(reply.aside_tokens)
         unread = max(0, len(reply.prompt) - held)
-        more = unread + min(_MARGIN, max(1, reply.budget - reply.sampled))
-        if room is not None and held + more > room:
-            return None
-        self._pool.make_room(held + 1, clock)
+        return held + unread + min(_MARGIN, max(1, reply.budget - reply.sampled))
+
+    def take(self, clock: int) -> Reply:
+        """Move the oldest one back in."""
+        reply = self.replies[0]
+        assert reply.aside_tokens is not None
+        self._pool.make_room(len(reply.aside_tokens) + 1, clock)
         self.replies.pop(0)
         _import(reply, self._context, self._pool)
         return reply

@@ -202,15 +202,16 @@ class Scheduler:
     def _fits(self, plan: Plan, request: Request) -> bool:
         """Is there room for the whole prompt, beside what others that read will still need?"""
         needed = len(plan.prompt) - plan.kept + (not request.cursor)  # which samples nothing to be evaluated
-        return needed <= self._room(plan.source, plan.kept)
+        return self._has_room(needed, plan.source, plan.kept)
 
-    def _room(self, keep: Sequence | None = None, keep_length: int = 0) -> int:
-        """Cells that another reply could have, beside what those that read will still need.
+    def _has_room(self, n: int, keep: Sequence | None = None, keep_length: int = 0) -> bool:
+        """Could another reply have ``n`` cells, beside what those that read will still need?
 
         ``keep_length`` tokens of the resident ``keep`` are not evicted for it.
         """
         promised = sum(r.unread for r in self.active if r.phase is Phase.READING)
-        return self.pool.ledger.free + self.pool.evictable_cells(keep, keep_length) - promised
+        missing = n + promised - self.pool.ledger.free
+        return missing <= 0 or missing <= self.pool.evictable_cells(keep, keep_length)
 
     def _start(self, reply: Reply, plan: Plan) -> None:
         job = reply.job
@@ -437,9 +438,9 @@ class Scheduler:
 
     def _bring_back(self) -> None:
         while self._aside.replies and len(self.active) < self._parallel:
-            reply = self._aside.take(self._room() if self.active else None, self._clock)
-            if reply is None:
+            if self.active and not self._has_room(self._aside.needed):
                 return
+            reply = self._aside.take(self._clock)
             self._add_active(reply)
             if reply.phase is Phase.READING:
                 self._loading.begin(reply)  # it was set aside while it loaded, or its state was lost

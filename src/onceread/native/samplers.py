@@ -36,9 +36,8 @@ class Sampler:
         self._ignores_end = ignore_eos
         self._ends = sorted(vocab.eog_tokens)
         self._end = vocab.eos if vocab.eos >= 0 else min(vocab.eog_tokens, default=-1)
-        self._greedy: dict[int, float] | None = (
-            None  # biases, where the likeliest token is all that is asked for
-        )
+        # The biases, where the likeliest token is all that is asked for.
+        self._greedy: dict[int, float] | None = None
         self._looking_back: list[Any] = []  # samplers of the chain that want to know the prompt's end
         self._look_back = 0
         self.seed = params.seed if params.seed is not None else secrets.randbits(32)

@@ -67,7 +67,7 @@ class HttpRunning(Running):
             response = connection.getresponse()
             text = response.read().decode()
             if response.status != 200:
-                raise OSError(f"{path}: status {response.status}")
+                raise http.client.HTTPException(f"{path}: status {response.status}")
             return text
         finally:
             connection.close()

@@ -30,8 +30,7 @@ class Url(Peer):
         except http.client.HTTPException:
             pass  # somebody is there
         except OSError as error:
-            if error.errno is not None or isinstance(error, TimeoutError):  # else a status that is not 200
-                raise PeerFailed(f"nobody answers at {self._url}: {error.strerror or error}") from None
+            raise PeerFailed(f"nobody answers at {self._url}: {error.strerror or error}") from None
 
     def version(self) -> str:
         return "It does not tell its version"
